@@ -65,8 +65,8 @@ def running_daemon() -> str | None:
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if shutil.which("docker") is None:
         return None
-    asked = subprocess.run(["docker", "--host", address, "version"], capture_output=True)
-    return None if asked.returncode else address
+    answer = subprocess.run(["docker", "--host", address, "version"], capture_output=True)
+    return None if answer.returncode else address
 
 
 def why_no_docker() -> str | None:

@@ -1,5 +1,5 @@
-"""`hvscale bench` with real ranks: right results everywhere, wrong ones found, figures that follow
-from what the ranks measured.
+"""`hvscale bench` with real ranks: correct results, detected errors, and documents that agree with
+the ranks' measurements.
 """
 
 import csv
@@ -19,7 +19,7 @@ from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json
 
 EVERY_COLLECTIVE = Path(__file__).parents[1] / "bench" / "programs" / "every_collective.py"
 
-# Adds up wrongly on rank 1, in messages of 512 elements alone; ends rank 1 in those of 2048.
+# Corrupts sums of 512 elements on rank 1, and kills rank 1 in sums of 2048 elements.
 WRONG_SUMS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -65,10 +65,10 @@ def bench_json(folder: Path) -> dict[str, Any]:
         ("horovod-openmpi", "openmpi", (1500,)),
     ],
 )
-def test_every_collective_is_right_with_every_type(
+def test_every_collective_is_correct_for_every_type(
     hvscale: Run, tmp_path: Path, backend: str, mpi: str, counts: tuple[int, ...]
 ) -> None:
-    """1500 elements: more than the period of the values, and no multiple of a vector."""
+    """1500 elements exceed the period of the values and are not a multiple of a vector length."""
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", EVERY_COLLECTIVE, backend, *counts)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
@@ -79,12 +79,12 @@ def test_every_collective_is_right_with_every_type(
     assert {line["collective"] for line in lines} - checked == {"barrier"}
     for line in lines:
         assert len(line["rank_seconds"]) == 3
-        # The slowest rank of a sample takes no less than any rank's mean.
+        # A sample's time is that of its slowest rank, so no rank's mean is larger.
         assert sum(line["seconds"]) / len(line["seconds"]) >= max(line["rank_seconds"]) * (1 - 1e-9)
 
 
 @needs_mpich
-def test_figures_follow_from_what_the_ranks_measured(
+def test_document_and_page_agree_with_rank_measurements(
     open_page: Callable[..., Page], hvscale: Run, tmp_path: Path
 ) -> None:
     backends = ["openmpi", "mpich"]
@@ -119,7 +119,8 @@ def test_figures_follow_from_what_the_ranks_measured(
         written = [json.loads(line) for line in (folder / entry["run"] / "bench.jsonl").read_text().splitlines()]
         rows = [row for row in document["rows"] if row["backend"] == entry["name"]]
         for row, raw in zip(rows, written[1:], strict=True):
-            # Any interval was narrow enough: the fewest samples, of two calls each.
+            # Any interval is narrow enough, so bench takes the minimum of five samples of two calls
+            # each.
             assert (row["samples"], row["iterations"], row["wrong"]) == (5, 10, 0)
             assert row["seconds"] == pytest.approx(sum(raw["seconds"]) / 5)
             assert row["seconds_low"] <= row["seconds"] <= row["seconds_high"]
@@ -152,17 +153,17 @@ def test_each_rank_as_the_root_in_turn(hvscale: Run, tmp_path: Path) -> None:
     shown = hvscale("bench", "broadcast", *words)
     [row] = [line.split() for line in shown.stdout.splitlines() if not line.startswith("#")]
     assert row[4] == "all"
-    refused = hvscale("bench", "broadcast", *words[:-1], "other", "--backend", "gloo")
-    assert refused.returncode == 2
+    rejected = hvscale("bench", "broadcast", *words[:-1], "other", "--backend", "gloo")
+    assert rejected.returncode == 2
     assert (
         "gloo does not support --root -1, each rank as the root in turn; supported by intelmpi, mpich, mvapich2, openmpi"
-        in refused.stderr
+        in rejected.stderr
     )
 
 
-def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
-    asked = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
-    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+def test_wrong_sums_are_detected_and_the_table_is_printed(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+    options = ("-b", "1K", "-e", "4K", "-n", "20", "--env", f"LD_PRELOAD={wrong_sums}")
+    done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 4, done.stderr
     first, second = bench_json(tmp_path / "bench")["wrong"]
     assert (first["bytes"], first["rank"], first["element"], first["wrong"]) == (2048, 1, 300, 1)
@@ -173,7 +174,7 @@ def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: P
         f"expected {first['expected']:g}; wrong elements: 1; other sizes with wrong results: 1"
     )
     table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-    # size, count, type, redop, root, then time, algbw, busbw, #wrong twice, as nccl-tests has them.
+    # As in nccl-tests: size, count, type, redop, root, then twice time, algbw, busbw, #wrong.
     assert [[*line[:5], line[8], line[12]] for line in table] == [
         ["1024", "256", "float", "sum", "-1", "0", "0"],
         ["2048", "512", "float", "sum", "-1", "1", "1"],
@@ -182,9 +183,9 @@ def test_wrong_sums_are_found_and_the_table_is_printed(hvscale: Run, tmp_path: P
     assert "# wrong values: 2 FAILED" in done.stdout
 
 
-def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
-    asked = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
-    done = hvscale("bench", "allreduce", "-np", "2", *asked, "--run", "bench")
+def test_a_killed_rank_keeps_earlier_measurements(hvscale: Run, tmp_path: Path, wrong_sums: Path) -> None:
+    options = ("-b", "4K", "-e", "8K", "-n", "20", "--no-check", "--env", f"LD_PRELOAD={wrong_sums}", "--layout", "osu")
+    done = hvscale("bench", "allreduce", "-np", "2", *options, "--run", "bench")
     assert done.returncode == 3, done.stderr
     assert "hvscale: openmpi: rank 1 on " in done.stderr
     assert "SIGKILL" in done.stderr
@@ -195,10 +196,10 @@ def test_a_rank_that_is_killed_leaves_what_was_measured(hvscale: Run, tmp_path: 
     assert (line[0], line[-1]) == ("4096", "20")
 
 
-def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path) -> None:
-    asked = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
+def test_a_terminated_bench_keeps_its_measurements_and_leaves_no_process(tmp_path: Path) -> None:
+    options = ("-np", "2", "-b", "4", "-e", "8", "-n", "4:20,1000000000", "--run", "bench")
     bench = subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), "bench", "allreduce", *asked],
+        [str(PROGRAMS / "hvscale"), "bench", "allreduce", *options],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -207,24 +208,24 @@ def test_a_bench_that_is_killed_leaves_what_it_had_and_no_process(tmp_path: Path
     results = tmp_path / "bench/openmpi/bench.jsonl"
     wait_until(lambda: results.exists() and results.read_text().count("\n") == 3)
     bench.send_signal(signal.SIGTERM)
-    printed, said = bench.communicate(timeout=60)
-    assert bench.returncode == 128 + signal.SIGTERM, said
+    stdout, stderr = bench.communicate(timeout=60)
+    assert bench.returncode == 128 + signal.SIGTERM, stderr
     assert processes_below(tmp_path) == []
     document = bench_json(tmp_path / "bench")
     assert (document["state"], document["backends"][0]["state"]) == ("interrupted", "interrupted")
     assert [row["bytes"] for row in document["rows"]] == [4, 4]
-    assert [line.split()[0] for line in printed.splitlines() if not line.startswith("#")] == ["4"]
+    assert [line.split()[0] for line in stdout.splitlines() if not line.startswith("#")] == ["4"]
 
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
-def test_what_the_ranks_refuse_is_a_wrong_request_and_not_their_fault(hvscale: Run, tmp_path: Path) -> None:
+def test_a_request_rejected_by_the_ranks_exits_with_status_2(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "reduce", "-np", "2", "--device", "cuda", "--run", "bench")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "hvscale: openmpi-staged: no NVIDIA GPU here: use --device cpu"
     assert bench_json(tmp_path / "bench")["backends"][0]["problem"] == "no NVIDIA GPU here: use --device cpu"
 
 
-def test_an_unknown_collective_is_a_wrong_request(hvscale: Run, tmp_path: Path) -> None:
+def test_an_unknown_collective_is_an_error(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "allredcue", "-np", "2")
     assert done.returncode == 2
     assert "allreduce" in done.stderr

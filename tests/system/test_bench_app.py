@@ -1,6 +1,4 @@
-"""`hvscale bench app` with real compilers and ranks: right results, wrong ones, what is refused,
-and going on.
-"""
+"""`hvscale bench app` with real compilers and ranks: results, errors and resuming."""
 
 import csv
 import json
@@ -32,12 +30,12 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def sanitized(hvscale: Run, name: str) -> dict[str, Any]:
-    # What MPI keeps until its end is no leak of ours.
+    # MPI itself does not free all memory before it exits.
     leaks = ("--env", "ASAN_OPTIONS=detect_leaks=0")
     return document_of(hvscale("bench", "app", name, "--flags", SANITIZED, *TINY[name], *ONCE, *leaks))
 
 
-def test_the_integral_is_a_logarithm_whoever_computes_it(hvscale: Run) -> None:
+def test_the_integral_is_correct_on_any_number_of_workers(hvscale: Run) -> None:
     document = sanitized(hvscale, "integration")
     results = [run["result"] for run in document["runs"]]
     assert [len(result["packets_per_worker"]) for result in results] == [1, 3]
@@ -51,18 +49,18 @@ def test_the_stencil_gives_the_same_bits_on_any_number_of_ranks(hvscale: Run) ->
     assert len({result["checksum"] for result in results}) == 1
 
 
-def test_samples_come_out_sorted(hvscale: Run) -> None:
+def test_samples_are_sorted(hvscale: Run) -> None:
     runs = sanitized(hvscale, "merge_sort")["runs"]
     assert [run["np"] for run in runs] == [1, 2, 4]
     assert all(run["result"]["sorted"] for run in runs)
     assert len({run["result"][key] for run in runs for key in ("checksum_before", "checksum_after")}) == 1
 
 
-def test_pings_and_the_bandwidth_of_pairs(hvscale: Run, tmp_path: Path) -> None:
+def test_network_reports_pings_and_pair_bandwidth(hvscale: Run, tmp_path: Path) -> None:
     document = sanitized(hvscale, "network")
     [run] = document["runs"]
-    said = [json.loads(line) for line in (tmp_path / "bench" / run["folder"] / "logs/rank-00000.log").open()]
-    assert run["result"] == said[-1]
+    printed = [json.loads(line) for line in (tmp_path / "bench" / run["folder"] / "logs/rank-00000.log").open()]
+    assert run["result"] == printed[-1]
     assert [row["bytes"] for row in document["bandwidth"]] == [16 << power for power in range(17)]
     for row, measured in zip(document["bandwidth"], run["result"]["bandwidth"], strict=True):
         assert len(measured["bytes_per_second"]) == 2
@@ -71,10 +69,10 @@ def test_pings_and_the_bandwidth_of_pairs(hvscale: Run, tmp_path: Path) -> None:
     assert 0 < ping["min_seconds"] <= ping["median_seconds"] <= ping["max_seconds"]
 
 
-def test_a_killed_bench_goes_on_and_shows_what_it_measured(hvscale: Run, tmp_path: Path) -> None:
-    ask = ("bench", "app", "integration", "--flags", "-O2", "--flags", "-O3 -march=native", "--np", "2")
+def test_a_killed_bench_is_resumed(hvscale: Run, tmp_path: Path) -> None:
+    command = ("bench", "app", "integration", "--flags", "-O2", "--flags", "-O3 -march=native", "--np", "2")
     more = ("--size", "intervals=3000000", "--repeat", "2", "--run", "bench")
-    bench = subprocess.Popen([PROGRAMS / "hvscale", *ask, *more], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    bench = subprocess.Popen([PROGRAMS / "hvscale", *command, *more], cwd=tmp_path, stderr=subprocess.DEVNULL)
     folder = tmp_path / "bench"
     document = folder / "bench-app.json"
     try:
@@ -86,7 +84,7 @@ def test_a_killed_bench_goes_on_and_shows_what_it_measured(hvscale: Run, tmp_pat
     first = folder / "np-2-O2-host-repeat-1/run.json"
     kept = first.read_bytes()
 
-    done = hvscale(*ask, *more, "--csv", "table.csv", "--json")
+    done = hvscale(*command, *more, "--csv", "table.csv", "--json")
     whole = document_of(done)
     assert first.read_bytes() == kept
     assert whole == json.loads(document.read_text())
@@ -109,8 +107,8 @@ def test_a_killed_bench_goes_on_and_shows_what_it_measured(hvscale: Run, tmp_pat
     assert (folder / "bench-app.html").read_text().count('class="chart"') == 1
 
 
-def test_a_wrong_result_is_not_trusted(hvscale: Run, tmp_path: Path) -> None:
-    """Walls that are not sent: the cells beside them stay as they were."""
+def test_a_wrong_result_fails_the_bench(hvscale: Run, tmp_path: Path) -> None:
+    """The stencil's halo messages are sent empty, so the neighbours keep old values."""
     (tmp_path / "lost.h").write_text(
         "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
     )
@@ -129,7 +127,7 @@ def test_a_wrong_result_is_not_trusted(hvscale: Run, tmp_path: Path) -> None:
 
 
 @needs_mpich
-def test_mpichs_compiler_builds_for_mpich(hvscale: Run) -> None:
+def test_mpich_programs_are_built_with_its_compiler(hvscale: Run) -> None:
     document = document_of(
         hvscale(
             "bench",
@@ -150,7 +148,7 @@ def test_mpichs_compiler_builds_for_mpich(hvscale: Run) -> None:
     assert document["runs"][0]["result"]["sorted"]
 
 
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path) -> None:
+def test_an_invalid_request_starts_nothing(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "app", "merge_sort", "--np", "2,6", "--run", "bench")
     assert done.returncode == 2
     assert done.stderr == (
@@ -159,7 +157,7 @@ def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "bench").exists()
 
 
-def test_what_the_compiler_refuses_is_shown(hvscale: Run, tmp_path: Path) -> None:
+def test_compiler_errors_are_shown(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale("bench", "app", "stencil", "--flags", "-O2", "--flags", "-O9 -mno-such-option", "--run", "bench")
     assert done.returncode == 2
     first, *others = done.stderr.splitlines()

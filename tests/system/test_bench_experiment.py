@@ -1,5 +1,5 @@
-"""`hvscale bench experiment` with real ranks: figures that follow from what was measured, and going
-on.
+"""`hvscale bench experiment` with real ranks: statements agree with measurements, and studies are
+resumed.
 """
 
 import csv
@@ -58,18 +58,18 @@ than = { backend = "openmpi" }
 """
 
 
-def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(hvscale: Run, tmp_path: Path) -> None:
+def test_statements_agree_with_measurements_and_a_study_is_resumed(hvscale: Run, tmp_path: Path) -> None:
     file, folder = tmp_path / "experiment.toml", tmp_path / "tiny"
     file.write_text(TINY)
-    ask = ("bench", "experiment", file, "--run", "tiny")
-    first = hvscale(*ask)
+    command = ("bench", "experiment", file, "--run", "tiny")
+    first = hvscale(*command)
     assert first.returncode == 0, first.stderr
     assert "More bytes take longer: " in first.stdout
     records = {path: path.read_bytes() for path in folder.glob("*/*/**/run.json")}
     assert len(records) == 4
 
     file.write_text(TINY + MORE)
-    again = hvscale(*ask, "--json", "--csv", "rows.csv")
+    again = hvscale(*command, "--json", "--csv", "rows.csv")
     assert again.returncode == 0, again.stderr
     assert {path: path.read_bytes() for path in folder.glob("*/*/**/run.json")} == records
     document = json.loads(again.stdout)
@@ -95,7 +95,7 @@ def test_statements_follow_from_what_was_measured_and_a_folder_is_gone_on_with(h
     assert "More bytes take longer" in (folder / "bench-experiment.html").read_text()
 
     file.write_text(TINY.replace('"8,1M"', '"8,2M"'))
-    other = hvscale(*ask)
+    other = hvscale(*command)
     assert other.returncode == 2
     assert other.stderr.endswith(
         "holds another study: its back ends or sizes differs; give another folder with --run\n"
@@ -112,7 +112,7 @@ ranks_per_node = 2
 bytes_min = 1000
 algorithm = "chain"
 """
-BY_A_TABLE = """
+WITH_A_TABLE = """
 title = "Broadcasts"
 
 [small.sums]
@@ -160,11 +160,11 @@ where = { program = "edsr", operation = "throughput" }
 """
 
 
-def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "experiment.toml").write_text(BY_A_TABLE)
+def test_a_command_and_a_collective_are_compared_with_and_without_a_table(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(WITH_A_TABLE)
     (tmp_path / "table.toml").write_text(TABLE)
-    ask = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
-    done = hvscale(*ask, timeout=400)
+    command = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
+    done = hvscale(*command, timeout=400)
     assert done.returncode == 0, done.stderr
     runs = {path.parent for path in (tmp_path / "tables").glob("**/run.json")}
     assert len(runs) == 3 + 4
@@ -186,8 +186,8 @@ def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run
             run = tmp_path / f"tables/training/host-{name}-repeat-{repeat}"
             speed = json.loads((run / "result.json").read_text())["images_per_second"]
             measured.setdefault((name, "throughput"), []).append(1 / speed)
-            told = hvscale("breakdown", run, "--json")
-            rows = [row for row in json.loads(told.stdout)["rank_rows"] if row["operation"] == "broadcast"]
+            breakdown = hvscale("breakdown", run, "--json")
+            rows = [row for row in json.loads(breakdown.stdout)["rank_rows"] if row["operation"] == "broadcast"]
             of_ranks = [sum(row["seconds"] for row in rows if row["rank"] == rank) for rank in range(2)]
             measured.setdefault((name, "broadcast"), []).append(max(of_ranks))
     for [comparison], operation in ((parameters, "broadcast"), (trains, "throughput")):
@@ -202,15 +202,15 @@ def test_a_command_and_a_collective_by_a_table_and_without_in_turns(hvscale: Run
     for (name, operation), (one, other) in measured.items():
         assert means[f"host, {name}", operation] == pytest.approx((one * other) ** 0.5)
 
-    again = hvscale(*ask)
+    again = hvscale(*command)
     assert again.returncode == 0, again.stderr
     assert {path.parent for path in (tmp_path / "tables").glob("**/run.json")} == runs
     assert json.loads(again.stdout)["statements"] == document["statements"]
 
     (tmp_path / "table.toml").write_text(TABLE.replace("1000", "2000"))
-    refused = hvscale(*ask)
-    assert refused.returncode == 2
-    assert "holds another study: its collectives differs" in refused.stderr
+    rejected = hvscale(*command)
+    assert rejected.returncode == 2
+    assert "holds another study: its collectives differs" in rejected.stderr
 
 
 WRONG = """
@@ -241,7 +241,7 @@ than = { program = "stencil" }
 """
 
 
-def test_a_wrong_result_counts_nowhere_and_keeps_nothing_else_from_being_measured(hvscale: Run, tmp_path: Path) -> None:
+def test_a_wrong_result_is_excluded_and_other_measurements_continue(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "lost.h").write_text(
         "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
     )

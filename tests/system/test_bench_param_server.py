@@ -1,6 +1,4 @@
-"""`hvscale bench param-server` with real ranks: right values, wrong ones found, figures that follow
-from what was measured, going on.
-"""
+"""`hvscale bench param-server` with real ranks: correct values, detected errors, and resuming."""
 
 import csv
 import json
@@ -15,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.conftest import Run, needs_mpich
 
 SMALL = ("--bytes", "6001", "-n", "2", "--run", "bench", "--json")
-# Adds one to what the server has got from the second worker, in its sixth element.
+# Adds one to the sixth element that the server receives from the second worker.
 WRONG_GATHER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,18 +41,18 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
-def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_with(
+def test_document_agrees_with_rank_measurements_and_a_study_is_resumed(
     open_page: Callable[..., Page], hvscale: Run, tmp_path: Path
 ) -> None:
-    ask = ("bench", "param-server", "--backend", "openmpi", *SMALL)
-    first = document_of(hvscale(*ask, "--workers", "2", "--repeat", "1"))
+    command = ("bench", "param-server", "--backend", "openmpi", *SMALL)
+    first = document_of(hvscale(*command, "--workers", "2", "--repeat", "1"))
     folder = tmp_path / "bench"
     records = {path: path.read_bytes() for path in folder.glob("*/run.json")}
     assert len(records) == len(first["runs"]) == 3
-    document = document_of(hvscale(*ask, "--workers", "1,2", "--repeat", "1", "--csv", "rows.csv"))
+    document = document_of(hvscale(*command, "--workers", "1,2", "--repeat", "1", "--csv", "rows.csv"))
     assert {path: path.read_bytes() for path in records} == records
     assert document == json.loads((folder / "bench-param-server.json").read_text())
-    # 6001 bytes are 1500 float32 and a byte.
+    # 6001 bytes hold 1500 float32 values; the last byte is not used.
     assert (document["bytes"], document["libraries"]["openmpi"][:10]) == (6000, "Open MPI v")
     measured = [(row["operation"], row["workers"], row["starts"], row["samples"]) for row in document["rows"]]
     assert measured == [
@@ -81,9 +79,9 @@ def test_figures_follow_from_what_the_ranks_measured_and_a_folder_is_gone_on_wit
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("mpich", marks=needs_mpich)])
-def test_every_operation_is_right_on_other_libraries(hvscale: Run, backend: str) -> None:
-    ask = ("bench", "param-server", "--backend", backend, "--workers", "2", "--repeat", "1", "-d", "float16")
-    document = document_of(hvscale(*ask, *SMALL))
+def test_every_operation_is_correct_on_other_libraries(hvscale: Run, backend: str) -> None:
+    command = ("bench", "param-server", "--backend", backend, "--workers", "2", "--repeat", "1", "-d", "float16")
+    document = document_of(hvscale(*command, *SMALL))
     assert [(run["operation"], run["wrong"]) for run in document["runs"]] == [
         ("broadcast", 0),
         ("gather", 0),
@@ -91,11 +89,11 @@ def test_every_operation_is_right_on_other_libraries(hvscale: Run, backend: str)
     ]
 
 
-def test_wrong_values_are_found_and_count_in_no_table(hvscale: Run, tmp_path: Path) -> None:
+def test_wrong_values_are_detected_and_excluded(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "wrong.c").write_text(WRONG_GATHER)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "wrong.so", "wrong.c", "-ldl"], cwd=tmp_path, check=True)
-    ask = ("bench", "param-server", "--backend", "openmpi", "--workers", "2", "--operation", "broadcast,gather")
-    done = hvscale(*ask, *SMALL, "--repeat", "2", "--env", f"LD_PRELOAD={tmp_path / 'wrong.so'}")
+    command = ("bench", "param-server", "--backend", "openmpi", "--workers", "2", "--operation", "broadcast,gather")
+    done = hvscale(*command, *SMALL, "--repeat", "2", "--env", f"LD_PRELOAD={tmp_path / 'wrong.so'}")
     assert done.returncode == 4, done.stderr
     document = json.loads(done.stdout)
     assert [(run["operation"], run["repeat"], run["wrong"]) for run in document["runs"]] == [
@@ -104,8 +102,8 @@ def test_wrong_values_are_found_and_count_in_no_table(hvscale: Run, tmp_path: Pa
         ("broadcast", 2, 0),
     ]
     assert [row["operation"] for row in document["rows"]] == ["broadcast"]
-    # Behind the server's own 1500 and the first worker's.
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("hvscale: gather, openmpi, host, workers 2: wrong values in 6000 bytes: rank 0 got ")
-    assert " in element 3005, " in said
-    assert said.endswith("; wrong elements: 1")
+    # The second worker's elements start after 1500 of the server and 1500 of the first worker.
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith("hvscale: gather, openmpi, host, workers 2: wrong values in 6000 bytes: rank 0 got ")
+    assert " in element 3005, " in last_line
+    assert last_line.endswith("; wrong elements: 1")

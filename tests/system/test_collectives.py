@@ -1,4 +1,4 @@
-"""`--collectives`: real jobs that broadcast by a decision table, Horovod's among them."""
+"""`--collectives`: real jobs, including Horovod's, whose broadcasts use a decision table."""
 
 import json
 from collections.abc import Callable
@@ -54,14 +54,14 @@ for count, times in ((10, 2), (1000, 3), (100_000, 5)):
         world.Bcast(array, root=root)
         assert (array == np.arange(count, dtype=np.float32) * (root + 1)).all(), count
 """
-ODD = """
+UNUSUAL_BROADCASTS = """
 import numpy as np
 from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 rank, last = world.rank, world.size - 1
 world.Set_errhandler(MPI.ERRORS_RETURN)
-# Nothing, by its count and by its type.
+# Empty messages: a count of 0, and a datatype of size 0.
 empty = MPI.BYTE.Create_contiguous(0).Commit()
 world.Bcast(bytearray(0), 0)
 world.Bcast([bytearray(8), 5, empty], 0)
@@ -95,8 +95,8 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def counted(run: Path) -> dict[str, int]:
-    """The broadcasts of rank 0 by algorithm, as it has said them."""
+def broadcast_counts(run: Path) -> dict[str, int]:
+    """Return the number of broadcasts by algorithm, as printed by rank 0."""
     line = next(
         line for line in RunFolder(run).log(0).read_text().splitlines() if line.startswith("hvbcast: broadcasts of")
     )
@@ -106,14 +106,15 @@ def counted(run: Path) -> dict[str, int]:
 def test_horovods_broadcasts_use_the_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """4000 bytes two-level, 400 kB and 12 MB in a chain; what Horovod itself sends is small and the
-    library's.
+    """The table selects two-level for 4000 bytes and the chain for 400 kB and 12 MB.
+
+    Horovod's own broadcasts are smaller, so the library sends them.
     """
     run = tmp_path / "run"
     words = ("--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run, "--", "python", program(HOROVOD))
     done = hvscale("profile", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
-    found = counted(run)
+    found = broadcast_counts(run)
     assert (found["two-level"], found["chain"], found["flat"], found["k-nomial"]) == (2, 4, 0, 0)
     assert "broadcast" in done.stdout
     preload = run_json(run)["rank_environment"]["LD_PRELOAD"].split(":")
@@ -121,22 +122,22 @@ def test_horovods_broadcasts_use_the_table(
 
 
 @pytest.mark.parametrize("preloaded", [True, False])
-def test_the_broadcast_as_a_call(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
-    asked = ("--collectives", table) if preloaded else ()
-    done = hvscale("launch", "-np", "3", *asked, "--run", tmp_path / "run", "--", "python", CALL)
+def test_calling_the_broadcast_directly(hvscale: Run, table: Path, tmp_path: Path, preloaded: bool) -> None:
+    options = ("--collectives", table) if preloaded else ()
+    done = hvscale("launch", "-np", "3", *options, "--run", tmp_path / "run", "--", "python", CALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 3
 
 
 @needs_mpich
-def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path: Path) -> None:
-    """mpi4py calls MPICH with large counts, and `hvscale` says which table is another flavour's."""
+def test_calling_the_broadcast_directly_over_mpich(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    """mpi4py calls MPICH's large-count functions; a table of another flavour gives a warning."""
     run = tmp_path / "run"
     words = ("--mpi", "mpich", "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
     done = hvscale("launch", "-np", "2", *words, "--", "python", CALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
-    found = counted(run)
+    found = broadcast_counts(run)
     assert all(found[name] > 0 for name in found)
     assert "the decision table was made with openmpi, but this is MPICH" in RunFolder(run).log(0).read_text()
 
@@ -145,12 +146,12 @@ def test_the_broadcast_as_a_call_over_mpich(hvscale: Run, table: Path, tmp_path:
 def test_mpi4py_s_broadcasts_are_profiled_and_use_the_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
-    """By functions with large counts over MPICH, by the others over Open MPI."""
+    """mpi4py calls large-count functions with MPICH, and the ordinary ones with Open MPI."""
     run = tmp_path / "run"
     words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run, "--json")
     done = hvscale("profile", "-np", "2", *words, "--", "python", program(MPI4PY))
     assert done.returncode == 0, done.stderr
-    found = counted(run)
+    found = broadcast_counts(run)
     assert (found["two-level"], found["chain"]) == (3, 5)
     rows = json.loads(done.stdout)["rows"]
     calls = sum(row["calls"] for row in rows if row["operation"] == "broadcast")
@@ -161,15 +162,16 @@ def test_mpi4py_s_broadcasts_are_profiled_and_use_the_table(
 def test_unusual_broadcasts_behave_as_without_a_table(
     hvscale: Run, table: Path, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
-    """On three ranks, which takes the rules for two; what lies between holes is packed and goes by
-    the table.
+    """Three ranks use the rules for two.
+
+    Data with gaps is packed and then broadcast by the table.
     """
     run = tmp_path / "run"
     words = ("--mpi", mpi, "--collectives", table, "--env", "HVBCAST_COUNTS=1", "--run", run)
-    done = hvscale("launch", "-np", "3", *words, "--", "python", program(ODD))
+    done = hvscale("launch", "-np", "3", *words, "--", "python", program(UNUSUAL_BROADCASTS))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 3
-    found = counted(run)
+    found = broadcast_counts(run)
     assert (found["two-level"], found["chain"]) == (1, 1)
     nearest = "hvbcast: the decision table has no rules for 3 ranks: using those for 2"
     assert done.stdout.count(nearest) + done.stderr.count(nearest) == 1
@@ -227,8 +229,8 @@ assert bool((total == MPI.COMM_WORLD.size).all())
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
-    """And what the user sets himself goes before it."""
+def test_the_library_is_given_the_table(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    """A setting of the user overrides the table's."""
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi=mpi))
     run = tmp_path / "run"
     words = ("--mpi", mpi, "--collectives", "table.toml", "--set", "eager_threshold=64K", "--transport")
@@ -244,14 +246,16 @@ def test_the_library_gets_the_table(hvscale: Run, program: Callable[[str], Path]
     assert variables[file[0]] == str(run / "collectives" / file[1])
     assert Path(variables[file[0]]).is_file()
     assert not any("1048576" in word for word in variables.values())
-    # It broadcasts by none of ours, so nothing stands in front of MPI_Bcast.
+    # The table uses no broadcast algorithm of hvscale, so MPI_Bcast is not intercepted.
     assert "libhvbcast" not in variables["LD_PRELOAD"]
     assert "HVBCAST_TABLE" not in variables
     assert not (run / "collectives.table").exists()
     if mpi == "openmpi":
-        [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-        assert told["not_applied"] == {}
-        assert told["settings"]["btl_tcp_eager_limit"] == "65536"
+        [reported] = [
+            reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")
+        ]
+        assert reported["not_applied"] == {}
+        assert reported["settings"]["btl_tcp_eager_limit"] == "65536"
 
 
 @needs_mpich
@@ -270,15 +274,15 @@ def test_a_table_of_another_library_gives_one_warning(
     assert "libhvbcast" not in record["rank_environment"]["LD_PRELOAD"]
 
 
-WHAT_NCCL_READS = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).read().splitlines()[1])"
+PRINT_NCCL_TABLE = "import os; print(open(os.environ['NCCL_TUNER_CONFIG_FILE']).read().splitlines()[1])"
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
 @pytest.mark.parametrize("plugin", [None, "plugin.so"])
-def test_nccl_gets_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
+def test_nccl_is_given_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, plugin: str | None) -> None:
     (tmp_path / "table.toml").write_text(ALGORITHMS.format(mpi="nccl") + 'protocol = "ll"\n')
     env = ("--env", f"NCCL_TUNER_PLUGIN={plugin}") if plugin else ()
-    words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", WHAT_NCCL_READS)
+    words = ("--mpi", mpi, "--collectives", "table.toml", *env, "--run", "run", "--", "python", "-c", PRINT_NCCL_TABLE)
     done = hvscale("launch", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"allreduce,1000,{MAX_BYTES},ring,ll,-1,1,2,-1,-1") == 2
@@ -287,16 +291,16 @@ def test_nccl_gets_its_table_in_any_job(hvscale: Run, tmp_path: Path, mpi: str, 
 
 
 def test_bench_uses_the_table(hvscale: Run, table: Path, tmp_path: Path) -> None:
-    """Each sample's broadcasts, the warm-up and the checked one: the two sizes are two-level's and
-    the chain's.
+    """20 measured calls, 2 warm-up calls and one check per size; one size uses two-level, the other
+    the chain.
     """
-    asked = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
-    done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *asked)
+    options = ("--sizes", "4K,128K", "-n", "20", "-w", "2", "--env", "HVBCAST_COUNTS=1", "--run", "bench", "--json")
+    done = hvscale("bench", "broadcast", "-np", "2", "--collectives", table, *options)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["launch"]["collectives"] == str(table)
     assert [row["wrong"] for row in document["rows"]] == [0, 0]
-    found = counted(tmp_path / "bench" / "openmpi")
+    found = broadcast_counts(tmp_path / "bench" / "openmpi")
     assert (found["two-level"], found["chain"]) == (23, 23)
 
 

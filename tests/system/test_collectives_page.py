@@ -25,7 +25,7 @@ def test_the_page_of_a_study_of_collectives(open_page: Callable[..., Page], tmp_
         assert "times as fast as the library" in page.inner_text("#answer")
         assert page.is_visible("text=few cores")
     page = open_page(file)
-    # Broadcast on 4 ranks: three rules, each a band with its name, and every choice a line.
+    # Broadcast on 4 ranks: three rules, each a labelled band, and a line for every algorithm.
     expect(page.locator("#latency-3 .shapelayer path")).to_have_count(3)
     expect(page.locator("#latency-3 .annotation")).to_have_count(3)
     before = page.locator("#latency-3 .scatterlayer .trace").count()

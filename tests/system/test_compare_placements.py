@@ -1,5 +1,5 @@
-"""`hvscale compare-placements`: real starts on this machine and in network namespaces in turns, and
-what is kept when one fails.
+"""`hvscale compare-placements`: interleaved runs on this machine and in namespaces, and a failed
+run.
 """
 
 import csv
@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Run, run_json
 
-# In the namespaces rank 1 fails, as long as the file "mood" says so.
+# In the namespaces rank 1 fails while the file `mood` contains "bad".
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -35,14 +35,25 @@ def compared(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
+def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    script, mood, folder = program(PROGRAM), tmp_path / "mood", tmp_path / "compared"
-    ask = ("compare-placements", "host,netns", "-np", "2", "--run", "compared", "--repeat", "2", "--link", "200mbit")
+    script, behaviour, folder = program(PROGRAM), tmp_path / "mood", tmp_path / "compared"
+    command = (
+        "compare-placements",
+        "host,netns",
+        "-np",
+        "2",
+        "--run",
+        "compared",
+        "--repeat",
+        "2",
+        "--link",
+        "200mbit",
+    )
 
-    mood.write_text("bad")
-    done = hvscale(*ask, "--", "python", script)
+    behaviour.write_text("bad")
+    done = hvscale(*command, "--", "python", script)
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
     assert "hvscale: netns: rank 1 on" in done.stderr
@@ -55,8 +66,8 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     assert (row["placement"], row["runs"], row["overhead_percent"]) == ("host", 2, None)
     kept = {run: (run / "run.json").read_bytes() for run in folder.glob("*-repeat-*")}
 
-    mood.write_text("good")
-    again = hvscale(*ask, "--csv", "table.csv", "--json", "--", "python", script)
+    behaviour.write_text("good")
+    again = hvscale(*command, "--csv", "table.csv", "--json", "--", "python", script)
     assert again.returncode == 0, again.stderr
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
     document = json.loads(again.stdout)
@@ -91,27 +102,29 @@ def test_placements_are_measured_in_turns_and_what_failed_is_gone_on_with(
     table = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert [float(one["seconds"]) for one in table] == [one["seconds"] for one in document["rows"]]
 
-    # The runs that are there, by what they print: nothing is started.
-    by_metric = hvscale(*ask, "--metric", "speed (?P<per_rank>[0-9.]+)", "--", "python", script)
+    # With --metric the existing runs are read again; nothing is started.
+    by_metric = hvscale(*command, "--metric", "speed (?P<per_rank>[0-9.]+)", "--", "python", script)
     assert by_metric.returncode == 0, by_metric.stderr
     document = compared(folder)
     assert document["measured_by"] == "throughput"
     assert len(list(folder.glob("*-repeat-*"))) == 5
     for run in document["runs"]:
         logs = (folder / run["folder"] / "logs").glob("rank-*.log")
-        said = [float(speed) for log in logs for speed in re.findall(r"speed ([0-9.]+)", log.read_text())]
-        assert run["throughput"] == pytest.approx(sum(said))
+        speeds = [float(speed) for log in logs for speed in re.findall(r"speed ([0-9.]+)", log.read_text())]
+        assert run["throughput"] == pytest.approx(sum(speeds))
     assert "overhead: time over host's, round by round" in by_metric.stdout
     assert "netns-repeat-2: communication takes" in by_metric.stdout
 
-    other = hvscale(*ask[:-1], "100mbit", "--", "python", script)
+    other = hvscale(*command[:-1], "100mbit", "--", "python", script)
     assert other.returncode == 2
     assert "its launch differs" in other.stderr.splitlines()[-1]
 
 
 def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
-    docker = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
-    done = hvscale("compare-placements", "host,docker:node", "-np", "2", "--run", "compared", "--", "true", **docker)
+    environment = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
+    done = hvscale(
+        "compare-placements", "host,docker:node", "-np", "2", "--run", "compared", "--", "true", **environment
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""

@@ -1,6 +1,4 @@
-"""`hvscale compare-settings`: real starts in turns, and the figures in the document are those the
-runs hold.
-"""
+"""`hvscale compare-settings`: interleaved runs, whose results agree with the document."""
 
 import json
 import re
@@ -23,7 +21,7 @@ print("images/s:", 20 / (time.monotonic() - began))
 """
 
 
-def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     done = hvscale(
         *("compare-settings", "mpi,mpi-opt", "-np", "2", "--run", "compared", "--repeat", "2", "--json"),
         *("--metric", "images/s: (?P<per_rank>[0-9.]+)", "--", "python", program(PROGRAM)),
@@ -40,16 +38,16 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
         for name, throughput in zip(row["runs"], row["throughputs"], strict=True):
             record = run_json(folder / name)
             assert requested_knobs(record) == row["knobs"]
-            said = "".join(log.read_text() for log in sorted((folder / name / "logs").glob("rank-*.log")))
-            assert throughput == pytest.approx(sum(map(float, re.findall(r"images/s: ([0-9.]+)", said))))
+            output = "".join(log.read_text() for log in sorted((folder / name / "logs").glob("rank-*.log")))
+            assert throughput == pytest.approx(sum(map(float, re.findall(r"images/s: ([0-9.]+)", output))))
     assert first["knobs"] == {"cuda_ipc": "off", "registration_cache": "off", "visible_devices": "own"}
-    # Open MPI has no device list of its own: all GPUs come nearest.
+    # Open MPI has no setting for a device list, so `visible_devices` is `all`.
     assert second["knobs"] == {"cuda_ipc": "on", "registration_cache": "on", "visible_devices": "all"}
     ratios = [after / before for before, after in zip(first["throughputs"], second["throughputs"], strict=True)]
     assert second["gain"]["mean"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
     assert second["gain"]["low"] <= second["gain"]["mean"] <= second["gain"]["high"]
-    asked = requested_env(run_json(folder / "mpi-repeat-1"))
-    assert {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_TLS": "^cuda_ipc"}.items() <= asked.items()
+    environment = requested_env(run_json(folder / "mpi-repeat-1"))
+    assert {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_TLS": "^cuda_ipc"}.items() <= environment.items()
     [profile] = document["profiles"]
     assert (profile["run_before"], profile["run_after"]) == (
         str(folder / "mpi-repeat-2"),
@@ -59,7 +57,7 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             "mpi",
@@ -71,14 +69,14 @@ def test_settings_run_in_turns_and_are_compared(hvscale: Run, program: Callable[
         ),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, said: str) -> None:
+def test_an_invalid_request_starts_nothing(hvscale: Run, tmp_path: Path, settings: str, message: str) -> None:
     done = hvscale("compare-settings", settings, "-np", "2", "--run", "compared", "--", "true")
     assert done.returncode == 2
-    assert done.stderr.strip() == f"hvscale: {settings.split(',')[-1] + ': ' if settings == 'mpi' else ''}{said}"
+    assert done.stderr.strip() == f"hvscale: {settings.split(',')[-1] + ': ' if settings == 'mpi' else ''}{message}"
     assert not (tmp_path / "compared").exists()
 
 
-def test_nccl_takes_a_horovod_that_was_built_on_it(hvscale: Run, tmp_path: Path) -> None:
+def test_nccl_needs_a_horovod_built_with_it(hvscale: Run, tmp_path: Path) -> None:
     library = library_in(Path(sys.prefix))
     if library is not None and b"ncclAllReduce" in library.read_bytes():
         pytest.skip("this Horovod is built on NCCL")

@@ -1,4 +1,4 @@
-"""`hvscale data` as a user runs it."""
+"""`hvscale data`: the commands on real photos."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def div2k(tmp_path: Path) -> Path:
-    """Three real photos with DIV2K's names, high resolution only."""
+    """Make a folder of three real photos with DIV2K's names, high resolution only."""
     hr = tmp_path / "DIV2K/DIV2K_train_HR"
     hr.mkdir(parents=True)
     for number, photo in enumerate((photos.astronaut(), photos.coffee(), photos.rocket()), start=1):
@@ -25,7 +25,7 @@ def div2k(tmp_path: Path) -> Path:
     return tmp_path / "DIV2K"
 
 
-def found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str, str]]:
+def problems_found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str, str]]:
     done = hvscale("data", "check", data, "--json")
     assert done.returncode == status, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -33,7 +33,7 @@ def found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str, str]]:
     return [(problem["kind"], Path(problem["file"]).name) for problem in document["problems"]]
 
 
-def test_made_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
+def test_generated_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
     done = hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2,4")
     assert done.returncode == 0, done.stderr
     assert "6 images made" in done.stderr
@@ -62,7 +62,7 @@ def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:
     Image.open(lr / "0006x2.png").crop((0, 0, 201, 50)).save(lr / "0006x2.png")
     (lr / "0007x2.png").unlink()
     (lr / "0008x2.png").write_bytes(b"")
-    problems = found(hvscale, div2k)
+    problems = problems_found(hvscale, div2k)
     assert sorted(problems) == [
         ("16-bit", "0005.png"),
         ("grey", "0004.png"),
@@ -80,7 +80,7 @@ def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:
 
 
 def sixteen_bit_rgb(file: Path, pixels: Any) -> None:
-    """Write a 16-bit RGB PNG, which Pillow cannot."""
+    """Write a 16-bit RGB PNG, which Pillow cannot write."""
     height, width = pixels.shape[:2]
     rows = (pixels.astype(">u2") * 257).tobytes()
     lines = b"".join(b"\0" + rows[row * width * 6 : (row + 1) * width * 6] for row in range(height))
@@ -96,14 +96,14 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / f"pets/train/{name}").mkdir(parents=True)
         Image.fromarray(photos.chelsea()).save(tmp_path / f"pets/train/{name}/1.jpg")
-    assert found(hvscale, tmp_path / "pets", status=0) == []
-    cut = tmp_path / "pets/train/dog/1.jpg"
-    cut.write_bytes(cut.read_bytes()[:9000])
-    assert found(hvscale, tmp_path / "pets") == [("truncated", "1.jpg")]
+    assert problems_found(hvscale, tmp_path / "pets", status=0) == []
+    truncated = tmp_path / "pets/train/dog/1.jpg"
+    truncated.write_bytes(truncated.read_bytes()[:9000])
+    assert problems_found(hvscale, tmp_path / "pets") == [("truncated", "1.jpg")]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("check", "nowhere"), "nowhere: no such folder"),
         (("check", "."), "needs a folder of images for each class"),
@@ -112,7 +112,7 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
         (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale: Run, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale: Run, words: tuple[str, ...], message: str) -> None:
     done = hvscale("data", *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert said in done.stderr
+    assert message in done.stderr

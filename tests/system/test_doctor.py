@@ -1,4 +1,4 @@
-"""`hvscale doctor`: what it finds here is compared with what is here."""
+"""`hvscale doctor`: its findings agree with this machine."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from hvscale.cli import doctor
 from hvscale.comm_tuning.collectives import broadcast as own_broadcast
 from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
 
-SHARED = "/dev/shm"  # noqa: S108
+SHM = "/dev/shm"  # noqa: S108
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def checks() -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in document["checks"]}
 
 
-def test_the_environment_s_own_mpi_and_what_it_chooses(checks: dict[str, dict[str, Any]]) -> None:
+def test_the_environments_mpi_and_its_transports(checks: dict[str, dict[str, Any]]) -> None:
     version = subprocess.check_output([PROGRAMS / "mpirun", "--version"], text=True).split()[3]
     assert f"openmpi {version} ({PROGRAMS / 'mpirun'}; transports: cm, ob1, ucx)" in checks["MPI"]["found"]
     linked = checks["Horovod's MPI"]
@@ -35,14 +35,14 @@ def test_the_environment_s_own_mpi_and_what_it_chooses(checks: dict[str, dict[st
 
 
 @needs_mpich
-def test_the_mpich_environment_beside_it(checks: dict[str, dict[str, Any]]) -> None:
-    told = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
-    version = told.split()[2]
+def test_the_mpich_environment(checks: dict[str, dict[str, Any]]) -> None:
+    text = subprocess.check_output([MPICH_PREFIX / "bin/mpichversion"], text=True)
+    version = text.split()[2]
     assert f"mpich {version} ({MPICH_PREFIX / 'bin/mpiexec.hydra'}; transports: ucx, ofi)" in checks["MPI"]["found"]
     assert f"(mpich {version}; transport here: ucx" in checks["Horovod's MPI"]["found"]
 
 
-def test_the_broadcast_is_tried(checks: dict[str, dict[str, Any]]) -> None:
+def test_the_broadcast_works(checks: dict[str, dict[str, Any]]) -> None:
     assert checks["broadcast"]["good"]
     assert checks["broadcast"]["found"] == f"{own_broadcast.library_path()} (tried on openmpi)"
 
@@ -50,7 +50,7 @@ def test_the_broadcast_is_tried(checks: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("source", "why"), [("int hvbcast_broadcast(void) { return 0; }", "wrong data"), (None, "file too short")]
 )
-def test_a_broadcast_that_does_not_work_is_bad(
+def test_a_broken_broadcast_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, why: str
 ) -> None:
     library = tmp_path / "libhvbcast.so"
@@ -65,25 +65,25 @@ def test_a_broadcast_that_does_not_work_is_bad(
     assert check.fix == "run `make setup`"
 
 
-def test_what_the_machine_gives_to_ranks(checks: dict[str, dict[str, Any]]) -> None:
-    size = os.statvfs(SHARED)
-    assert checks[SHARED]["found"] == f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB"
-    assert checks[SHARED]["good"] == (size.f_blocks * size.f_frsize >= 256 * 2**20)
+def test_memory_limits_and_cma_of_the_machine(checks: dict[str, dict[str, Any]]) -> None:
+    size = os.statvfs(SHM)
+    assert checks[SHM]["found"] == f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB"
+    assert checks[SHM]["good"] == (size.f_blocks * size.f_frsize >= 256 * 2**20)
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     found = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.0f} MiB"
     assert checks["locked memory"]["found"].startswith(found)
     assert checks["CMA"]["good"] == ("each other's memory directly" in checks["CMA"]["found"])
 
 
-def test_a_small_shared_memory_is_bad_and_the_remedy_is_named() -> None:
-    """In a mount namespace of its own, with the size that Docker gives by default."""
+def test_small_shared_memory_is_a_problem_with_a_fix() -> None:
+    """In a separate mount namespace, with the size that Docker sets by default."""
     small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" doctor --json'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", small, PROGRAMS / "hvscale"], capture_output=True, text=True, timeout=120
     )
     if done.returncode != 0 and not done.stdout:
         pytest.skip("no mount namespace can be made here: it takes root")
-    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHARED]
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == SHM]
     assert (check["good"], check["found"]) == (False, "64 MiB")
     assert "--shm-size" in check["fix"]
 
@@ -104,7 +104,7 @@ def placements_found(**environment: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path) -> None:
+def test_missing_tools_are_listed_for_each_placement(tmp_path: Path) -> None:
     for program in ("python", "hvscale"):
         (tmp_path / program).symlink_to(PROGRAMS / program)
     found = placements_found(PATH=str(tmp_path), HVSCALE_SSH="no-such-ssh", DOCKER_HOST="unix:///nobody")
@@ -117,7 +117,7 @@ def test_what_each_placement_lacks_on_a_machine_without_its_tools(tmp_path: Path
         assert "needs root" in found["netns"]["fix"]
 
 
-def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, namespaces: None) -> None:
+def test_available_docker_and_namespaces_are_found(docker_host: str, namespaces: None) -> None:
     found = placements_found(DOCKER_HOST=docker_host)
     version = subprocess.check_output(
         ["docker", "--host", docker_host, "version", "--format", "{{.Server.Version}}"], text=True
@@ -128,7 +128,7 @@ def test_a_daemon_an_image_and_namespaces_that_are_there(docker_host: str, names
     assert "does not answer" in placements_found(DOCKER_HOST="unix:///nobody")["docker:node"]["fix"]
 
 
-def test_a_cluster_that_is_there(slurm: Path) -> None:
+def test_a_running_slurm_cluster_is_found(slurm: Path) -> None:
     found = placements_found(SLURM_CONF=str(slurm))["slurm"]
     assert found["good"]
     assert ", 4 nodes, outside an allocation" in found["found"]

@@ -1,4 +1,5 @@
-"""Elastic training under real `horovodrun`: killed ranks, hosts that come and go, and samples used.
+"""Elastic training under real `horovodrun`: killed ranks, added and removed hosts, and samples
+used.
 
 Horovod removes a host with all its ranks when one dies, so this machine appears as several hosts
 under several names. In the last tests each host is a network namespace with its own ssh server.
@@ -96,22 +97,22 @@ class Job:
     def wait_for_ranks(self, count: int, more: int = 3) -> None:
         """Wait until `count` ranks have made the last `more` steps."""
 
-        def made() -> bool:
-            assert self.process.poll() is None, self.said()
+        def steps_completed() -> bool:
+            assert self.process.poll() is None, self.log()
             last = self.steps()[-more:]
             return len(last) == more and all(step["images"] == BATCH * count for step in last)
 
-        wait_until(made)
+        wait_until(steps_completed)
 
     def wait_for_epochs(self, count: int) -> None:
         """Wait until `count` more epochs have ended."""
 
-        def ended() -> int:
-            assert self.process.poll() is None, self.said()
+        def epochs_ended() -> int:
+            assert self.process.poll() is None, self.log()
             return sum(step["epoch_loss"] is not None for step in self.steps())
 
-        before = ended()
-        wait_until(lambda: ended() >= before + count)
+        before = epochs_ended()
+        wait_until(lambda: epochs_ended() >= before + count)
 
     def pid(self, rank: int) -> int:
         return max(self.seen(), key=lambda line: (line["rank"] == rank, line["time"]))["pid"]  # type: ignore[no-any-return]
@@ -128,14 +129,14 @@ class Job:
             if line.endswith("\n")
         ]
 
-    def said(self) -> str:
+    def log(self) -> str:
         return (self.folder / "out.log").read_text()
 
     def stop(self) -> None:
         """Ask one rank to save and stop, and wait for all to end."""
         os.kill(self.pid(self.steps()[-1]["images"] // BATCH - 1), signal.SIGUSR1)
         self.process.wait(60)
-        assert "asked to stop: saved" in self.said(), self.said()
+        assert "asked to stop: saved" in self.log(), self.log()
 
     def ranks_alive(self) -> list[int]:
         found = {line["pid"] for line in self.seen()}
@@ -165,7 +166,8 @@ def images(tmp_path: Path) -> None:
 def job(tmp_path: Path, images: None) -> Callable[..., Any]:
     """`with job("--blacklist-cooldown-range", 1, 2) as running:` starts two ranks on two hosts.
 
-    One rank is enough to continue. `train` is the command, `within` a prefix for horovodrun.
+    The job continues with one rank or more. `train` is the command, `within` a prefix for
+    horovodrun.
     """
 
     @contextmanager
@@ -202,9 +204,11 @@ def job(tmp_path: Path, images: None) -> Callable[..., Any]:
 
 
 def check_samples(job: Job, repeated_steps: int = 0) -> None:
-    """Each epoch used each sample at most once, and all but those that do not fill a last step.
+    """Check that each epoch used each sample at most once, and left out only an incomplete last
+    step.
 
-    steps.jsonl has each step once, and at most `repeated_steps` steps of two ranks were lost.
+    Also check that steps.jsonl has each step once, and that at most `repeated_steps` steps of two
+    ranks were lost.
     """
     steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
@@ -239,14 +243,14 @@ def test_job_continues_without_a_killed_rank_until_it_is_replaced(job: Callable[
         running.wait_for_ranks(2)
         running.wait_for_epochs(1)
         running.stop()
-        said = running.said()
-        assert "np is 1, it was 2: a step takes 4 images, not 8; the learning rate is not scaled by ranks" in said
-        assert "np is 2, it was 1: a step takes 8 images, not 4" in said
+        log = running.log()
+        assert "np is 1, it was 2: a step takes 4 images, not 8; the learning rate is not scaled by ranks" in log
+        assert "np is 2, it was 1: a step takes 8 images, not 4" in log
         check_samples(running, COMMIT_EVERY)
         record = run_json(running.folder / "job")
         assert (record["state"], record["exit_status"], record["np"]) == ("interrupted", 75, 2)
-        made = running.steps()[-1]["step"]
-        assert (running.folder / f"job/checkpoints/step-{made:09d}.ckpt").is_file()
+        last_step = running.steps()[-1]["step"]
+        assert (running.folder / f"job/checkpoints/step-{last_step:09d}.ckpt").is_file()
 
 
 def test_nan_loss_after_a_change_of_ranks_is_handled_by_all_ranks(job: Callable[..., Any]) -> None:
@@ -263,9 +267,9 @@ def test_nan_loss_after_a_change_of_ranks_is_handled_by_all_ranks(job: Callable[
         assert running.process.wait(60) != 0
         last = running.steps()[-3:]
         assert [step["skipped"] for step in last] == [True] * 3
-        made = last[-1]["step"]
-        assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {made}" in running.said()
-        assert running.said().count("the ranks regroup") == 1
+        last_step = last[-1]["step"]
+        assert f"the loss or a gradient is not finite in 3 steps in a row, up to step {last_step}" in running.log()
+        assert running.log().count("the ranks regroup") == 1
         assert run_json(running.folder / "job")["state"] == "failed"
 
 
@@ -279,7 +283,7 @@ def test_adding_and_removing_hosts_loses_no_step(job: Callable[..., Any]) -> Non
         running.wait_for_ranks(2)
         running.wait_for_epochs(1)
         running.stop()
-        assert "this host was removed from the job" in running.said()
+        assert "this host was removed from the job" in running.log()
         check_samples(running)
 
 
@@ -290,12 +294,12 @@ def test_new_rank_that_cannot_start_does_not_end_the_others(job: Callable[..., A
     with job(train=train) as running:
         running.wait_for_ranks(2)
         running.hosts(FIRST, SECOND, THIRD)
-        wait_until(lambda: "the ranks regroup" in running.said())
+        wait_until(lambda: "the ranks regroup" in running.log())
         before = len(running.steps())
         wait_until(lambda: len(running.steps()) >= before + 3)
         running.wait_for_ranks(2)
         running.stop()
-        assert ("--data nowhere: no such folder" in running.said()) == ("nowhere" in how)
+        assert ("--data nowhere: no such folder" in running.log()) == ("nowhere" in how)
         check_samples(running)
 
 
@@ -321,7 +325,7 @@ def test_another_number_of_ranks_resumes_in_the_same_epoch(hvscale: Run, tmp_pat
 
 @pytest.fixture
 def ssh_job(job: Callable[..., Any], ssh: SshHosts, tmp_path: Path) -> Callable[..., Any]:
-    """A rank on each of `alpha` and `beta`, which horovodrun reaches by ssh from a third host."""
+    """Start a rank on each of `alpha` and `beta`; horovodrun uses ssh from a third host."""
     wrapper = tmp_path / "ssh"  # horovodrun has no option for ssh's configuration, but calls it by name
     _, *options = ssh.ssh.split()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {" ".join(options)} -o ServerAliveInterval=2 "$@"\n')

@@ -1,4 +1,4 @@
-"""`hvscale eval` and `hvscale upscale` as a user runs them."""
+"""`hvscale eval` and `hvscale upscale`: scores, images and errors."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
-    """Three real photos as a benchmark set; two ranks get two and one of them."""
+    """Make a benchmark set of three real photos; two ranks get two and one of them."""
     for name, photo in (("astronaut", photos.astronaut()), ("coffee", photos.coffee()), ("rocket", photos.rocket())):
         hr = photo[100:180, 100:210]
         for part, pixels in (("HR", hr), ("LR_bicubic/X2", resize.shrink(hr, 2))):
@@ -29,7 +29,7 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A weights file of the public implementation, identified only by its shapes."""
+    """Write a weights file in the public implementation's format, identified only by its shapes."""
     torch.manual_seed(1)
     file = tmp_path / "weights" / "edsr_x2.pt"
     file.parent.mkdir()
@@ -99,7 +99,7 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("eval", "nowhere.pt"), "cannot read the weights nowhere.pt"),
         (("eval", "weights/edsr_x2.pt", "--data", "nowhere"), "nowhere: no such folder"),
@@ -110,8 +110,8 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
         (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], message: str) -> None:
     torch.save({"weight": torch.zeros(2)}, weights.parent / "other.pt")
     done = hvscale_warm(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr

@@ -1,6 +1,4 @@
-"""docs/how-to/extend.md: each example, as the page has it, in a folder of its own, and its
-command.
-"""
+"""docs/how-to/extend.md: each example works as a plugin, and its command succeeds."""
 
 import json
 import re
@@ -18,7 +16,7 @@ COMMAND = re.compile(r"^\$ hvscale (.*)$", re.MULTILINE)
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> str:
-    """A folder with every example of the page."""
+    """Write every example of the page to a folder; return the folder."""
     examples = EXAMPLE.findall(PAGE.read_text())
     assert [Path(path).stem for path, _ in examples] == ["site_mpi", "background", "scan", "tbb"]
     for path, text in examples:
@@ -33,7 +31,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("begins", "printed"),
+    ("prefix", "expected"),
     [
         ("launch -np 2 --mpi site-mpi", "hello"),
         ("launch -np 2 --placement background", "19"),
@@ -41,15 +39,15 @@ def commands() -> list[str]:
         ("knobs", "TBB_NUM_THREADS"),
     ],
 )
-def test_the_page_s_commands_run_as_they_stand(hvscale: Run, plugins: str, begins: str, printed: str) -> None:
-    [command] = [command for command in commands() if command.startswith(begins)]
+def test_commands_of_the_page_succeed(hvscale: Run, plugins: str, prefix: str, expected: str) -> None:
+    [command] = [command for command in commands() if command.startswith(prefix)]
     done = hvscale(*shlex.split(command), PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr
-    assert printed in done.stdout
+    assert expected in done.stdout
     assert len(commands()) == 4
 
 
-def test_a_flavour_from_a_file_starts_ranks(hvscale: Run, plugins: str, tmp_path: Path) -> None:
+def test_a_plugin_flavour_starts_ranks(hvscale: Run, plugins: str, tmp_path: Path) -> None:
     program = "import os, horovod.torch as hvd; hvd.init(); print(hvd.rank(), os.environ['OMPI_MCA_pml'])"
     words = ("launch", "-np", 2, "--mpi", "site-mpi", "--run", "job", "--", "python", "-c", program)
     done = hvscale(*words, PYTHONPATH=plugins, SITE_MPI=str(PROGRAMS.parent))
@@ -63,19 +61,19 @@ def test_a_flavour_from_a_file_starts_ranks(hvscale: Run, plugins: str, tmp_path
     assert "site-mpi" in shown
 
 
-def test_a_placement_from_a_file_makes_nodes(hvscale: Run, plugins: str, tmp_path: Path) -> None:
+def test_a_plugin_placement_makes_nodes(hvscale: Run, plugins: str, tmp_path: Path) -> None:
     words = ("launch", "-np", 2, "--placement", "background", "--run", "job", "--", "nice")
     done = hvscale(*words, PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] 19", "[1] 19"]
     record = run_json(tmp_path / "job")
     assert (record["placement"], record["placement_settings"]) == ("background", {"nice": 19})
-    refused = hvscale("launch", "--placement", "background", "--link", "1gbit", "--", "true", PYTHONPATH=plugins)
-    assert refused.returncode == 2
-    assert "--link does not apply to --placement background" in refused.stderr
+    rejected = hvscale("launch", "--placement", "background", "--link", "1gbit", "--", "true", PYTHONPATH=plugins)
+    assert rejected.returncode == 2
+    assert "--link does not apply to --placement background" in rejected.stderr
 
 
-def test_a_collective_from_a_file_is_measured_and_checked(hvscale: Run, plugins: str, tmp_path: Path) -> None:
+def test_a_plugin_collective_is_measured_and_checked(hvscale: Run, plugins: str, tmp_path: Path) -> None:
     words = ("bench", "scan", "-np", 2, "-e", "4K", "-n", 5, "--json", "--run", "job")
     done = hvscale(*words, PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr
@@ -84,18 +82,18 @@ def test_a_collective_from_a_file_is_measured_and_checked(hvscale: Run, plugins:
     assert all(row["wrong"] == 0 for row in rows)
 
 
-def test_a_knob_library_from_a_file_is_listed(hvscale: Run, plugins: str) -> None:
+def test_a_plugin_knob_library_is_listed(hvscale: Run, plugins: str) -> None:
     done = hvscale("knobs", "--mpi", "tbb", PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr
     assert "TBB_NUM_THREADS" in done.stdout
 
 
-def test_without_the_file_the_nearest_names_are_suggested(hvscale: Run) -> None:
+def test_without_the_plugin_similar_names_are_suggested(hvscale: Run) -> None:
     done = hvscale("launch", "-np", 2, "--mpi", "openmp", "--", "true")
     assert (done.returncode, "did you mean openmpi?" in done.stderr) == (2, True)
 
 
-def test_a_broken_file_is_not_taken_for_a_missing_one(hvscale: Run, tmp_path: Path) -> None:
+def test_a_broken_plugin_is_not_reported_as_missing(hvscale: Run, tmp_path: Path) -> None:
     file = tmp_path / "site" / "hvscale_plugins" / "launch" / "flavours" / "broken.py"
     file.parent.mkdir(parents=True)
     file.write_text("import no_such_module\n")

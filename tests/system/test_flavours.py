@@ -1,4 +1,4 @@
-"""The same command under each flavour, and what applies to only one of them."""
+"""Every flavour: equal results, and options that apply to only one of them."""
 
 import json
 import os
@@ -29,7 +29,7 @@ hvd.init()
 total = [hvd.allreduce(torch.full(({ELEMENTS},), float(hvd.rank() + step)), op=hvd.Sum, name=f"sum.{{step}}") for step in range({ROUNDS})]
 root = hvd.broadcast(torch.full((7,), float(hvd.rank())), root_rank=2, name="root")
 print([int(step.unique().item()) for step in total], int(root.unique().item()), hvd.local_rank(), hvd.size())
-time.sleep(1)  # Horovod's timeline loses at shutdown what it has not written by then
+time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 
 ABORTS = """
@@ -52,9 +52,9 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
     done = hvscale(*command, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
     for rank in range(RANKS):
-        # A library may say there which of the machine's networks has just gone.
-        said = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
-        assert said[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
+        # The library may print a warning before it.
+        output = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        assert output[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
     sums = {
         (row["calls"], row["bytes"])
         for row in json.loads(done.stdout)["rows"]
@@ -65,7 +65,7 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
 
 @needs_mpich
 def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tmp_path: Path) -> None:
-    """mpi4py takes MPICH's functions with large counts, which Open MPI 5 does not have."""
+    """mpi4py calls MPICH's large-count functions, which Open MPI 5 does not have."""
     rows = []
     for mpi in ("openmpi", "mpich"):
         done = hvscale(
@@ -88,13 +88,13 @@ def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tm
 
 
 @needs_mpich
-def test_both_environments_start_the_flavour_s_programs(hvscale: Run, tmp_path: Path) -> None:
-    where = ("python", "-c", "import sys; print(sys.prefix)")
+def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: Path) -> None:
+    print_prefix = ("python", "-c", "import sys; print(sys.prefix)")
     own = Path(PROGRAMS).parent
     for number, programs in enumerate((PROGRAMS, MPICH_PREFIX / "bin")):
         for mpi, prefix in (("mpich", MPICH_PREFIX), ("openmpi", own)):
             done = subprocess.run(
-                [programs / "hvscale", "launch", "--mpi", mpi, "--run", f"{mpi}-{number}", "--", *where],
+                [programs / "hvscale", "launch", "--mpi", mpi, "--run", f"{mpi}-{number}", "--", *print_prefix],
                 cwd=tmp_path,
                 env={**os.environ, "VIRTUAL_ENV": str(own), "PATH": f"{own / 'bin'}:{os.environ['PATH']}"},
                 capture_output=True,
@@ -105,8 +105,8 @@ def test_both_environments_start_the_flavour_s_programs(hvscale: Run, tmp_path: 
             assert Path(run_json(tmp_path / f"{mpi}-{number}")["library"]["launcher"]).parent == prefix / "bin"
 
 
-def test_a_missing_mpich_environment_is_an_error_with_a_remedy(hvscale: Run, tmp_path: Path) -> None:
-    """A copy of this environment's command beside which there is no other."""
+def test_a_missing_mpich_environment_is_an_error_with_a_fix(hvscale: Run, tmp_path: Path) -> None:
+    """Run a copy of the command that has no MPICH environment next to it."""
     alone = tmp_path / "clone" / ".venv"
     alone.mkdir(parents=True)
     for name in ("bin", "lib", "pyvenv.cfg"):
@@ -231,7 +231,7 @@ def mvapich2_gdr(tmp_path: Path) -> Path:
 @needs_mpich
 def test_split_gives_the_library_all_devices(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES / $MV2_VISIBLE_DEVICES / $MV2_ENABLE_AFFINITY")
-    path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # found although MPICH's Hydra stands before it
+    path = f"{os.environ['PATH']}:{mvapich2_gdr / 'bin'}"  # used although MPICH's Hydra is earlier in PATH
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--devices", "split", "--run", "job", "--", *show)
     done = hvscale(*command, PATH=path, CUDA_VISIBLE_DEVICES="4,6")
     assert done.returncode == 0, done.stderr
@@ -245,7 +245,7 @@ def test_split_gives_the_library_all_devices(hvscale: Run, tmp_path: Path, mvapi
 
 
 @needs_mpich
-def test_the_launcher_s_own_library_comes_first(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
+def test_the_launchers_library_takes_precedence(hvscale: Run, tmp_path: Path, mvapich2_gdr: Path) -> None:
     says_mvapich2 = r"""
 #include <string.h>
 int MPI_Get_library_version(char *text, int *length)
@@ -262,12 +262,12 @@ int MPI_Get_library_version(char *text, int *length)
         ["cc", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", library, tmp_path / "mpi.c"], check=True
     )
     path = f"{mvapich2_gdr / 'bin'}:{os.environ['PATH']}"
-    in_the_way = hvscale(
+    rejected = hvscale(
         "launch", "--mpi", "mpich", "--", "python", "-c", "pass", PATH=path, LD_LIBRARY_PATH=str(library.parent)
     )
-    assert in_the_way.returncode == 2
-    assert "is built for mvapich2 2.3.5 (libmpi.so.12), but" in in_the_way.stderr
-    assert "LD_LIBRARY_PATH" in in_the_way.stderr
+    assert rejected.returncode == 2
+    assert "is built for mvapich2 2.3.5 (libmpi.so.12), but" in rejected.stderr
+    assert "LD_LIBRARY_PATH" in rejected.stderr
     first = hvscale("launch", "--mpi", "mvapich2", "--", "sh", "-c", "echo $LD_LIBRARY_PATH", PATH=path)
     assert first.stdout == f"[0] {library.parent}\n"
     passes_the_check = hvscale("launch", "--mpi", "mvapich2", "--", "python", "-c", "print(1)", PATH=path)
@@ -277,7 +277,7 @@ int MPI_Get_library_version(char *text, int *length)
 def test_intel_mpi_runs_horovod_of_the_mpich_environment(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Where an Intel MPI is installed (its setvars.sh sets I_MPI_ROOT)."""
+    """Needs an installed Intel MPI; its setvars.sh sets I_MPI_ROOT."""
     launcher = shutil.which("mpiexec.hydra", path=f"{os.environ.get('I_MPI_ROOT', '/opt/intel/oneapi/mpi/latest')}/bin")
     if launcher is None or not MPICH_PREFIX.exists():
         pytest.skip("no Intel MPI here (I_MPI_ROOT), or no MPICH environment")

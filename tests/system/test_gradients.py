@@ -14,7 +14,7 @@ from tests.conftest import Run
 STEPS = 8
 START = "import time, torch, horovod.torch as hvd\nhvd.init()\n"
 LAYERS = "torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)"
-# 4 x 3 + 3 and 3 x 2 + 2 float32.
+# float32 values: 4 x 3 + 3 and 3 x 2 + 2.
 BYTES = {"0.weight": 48, "0.bias": 12, "1.weight": 24, "1.bias": 8}
 
 TRAINING = f"""{START}
@@ -80,7 +80,7 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
         device="cpu",
     )
     assert found.size == len(found.ranks) == 2
-    # The first step is left out; the optimizer's end marks the last one.
+    # The first step is excluded; the optimizer's end marks the last one.
     assert found.numbers == list(range(1, STEPS))
     assert (found.seconds > 0.02).all()
     assert (found.enqueued > 0.02).all()
@@ -89,13 +89,13 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
     for rank in found.ranks:
         for number in found.numbers:
             step = rank.steps[number]
-            # One wait, after all gradients, for each of them.
+            # One wait, after all gradients are enqueued, covers all of them.
             assert (step.positions.tolist(), step.handles.tolist()) == ([4], [4])
             assert step.begins[0] >= step.enqueued.max()
             assert step.ends[0] <= step.seconds
 
 
-def test_the_groups_of_an_optimizer_are_recorded(record: Callable[..., JobGradients]) -> None:
+def test_optimizer_groups_are_recorded(record: Callable[..., JobGradients]) -> None:
     found = record(TRAINING % "groups=2")
     groups = {tensor.group for tensor in found.tensors}
     assert len(groups) == 2
@@ -103,16 +103,16 @@ def test_the_groups_of_an_optimizer_are_recorded(record: Callable[..., JobGradie
     assert sorted(tensor.bytes for tensor in found.tensors) == sorted(BYTES.values())
 
 
-def test_tensors_without_a_name_are_told_apart_by_their_order(record: Callable[..., JobGradients]) -> None:
+def test_tensors_without_a_name_are_identified_by_their_order(record: Callable[..., JobGradients]) -> None:
     found = record(BY_HAND)
     assert [(tensor.dtype, tensor.bytes) for tensor in found.tensors] == [("float64", 800), ("float16", 14)]
-    # Each all-reduce is waited for before the next one.
+    # The program waits for each all-reduce before the next one.
     step = found.ranks[1].steps[found.numbers[0]]
     assert (step.positions.tolist(), step.handles.tolist()) == ([1, 2], [1, 1])
     assert len(found.numbers) == STEPS - 1
 
 
-def test_a_step_may_hold_two_optimizers_and_a_metric_is_left_out(record: Callable[..., JobGradients]) -> None:
+def test_a_step_may_have_two_optimizers_and_metrics_are_excluded(record: Callable[..., JobGradients]) -> None:
     found = record(TWO_OPTIMIZERS)
     assert {tensor.name for tensor in found.tensors} == {"one.weight", "one.bias", "other.weight", "other.bias"}
     # The metric of step 5 is enqueued after the last optimizer's end, so it begins step 6.
@@ -120,7 +120,7 @@ def test_a_step_may_hold_two_optimizers_and_a_metric_is_left_out(record: Callabl
     assert found.left_out == 1
 
 
-def test_our_trainer_records_the_same_way(hvscale: Run, tmp_path: Path) -> None:
+def test_hvscale_train_records_gradients(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "job", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
@@ -133,14 +133,14 @@ def test_our_trainer_records_the_same_way(hvscale: Run, tmp_path: Path) -> None:
     assert "head.0.weight" in {tensor.name for tensor in found.tensors}
 
 
-def test_a_killed_rank_leaves_its_whole_steps(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_killed_rank_keeps_its_complete_steps(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     text = (
         TRAINING % ""
         + "    if step == 5 and hvd.rank() == 1: import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = hvscale("profile", "--gradients", "-np", 2, "--run", "job", "--", "python", program(text))
     assert done.returncode == 3, done.stderr
-    # Step 5 would be written when step 6 begins.
+    # Step 5 is written only when step 6 begins.
     assert [step.number for step in read_gradients(tmp_path / "job/hvprof/gradients-00001.hvg").steps] == [
         0,
         1,
@@ -151,7 +151,7 @@ def test_a_killed_rank_leaves_its_whole_steps(hvscale: Run, program: Callable[[s
     assert read_job_gradients(RunFolder(tmp_path / "job")).numbers == [1, 2, 3, 4]
 
 
-def test_a_file_that_cannot_grow_ends_the_recording_and_not_the_job(
+def test_a_full_disk_stops_the_recording_but_not_the_job(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1200, 1200))\n"
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_grow_ends_the_recording_and_not_the_job(
     assert 1 < len(steps) < STEPS - 1
 
 
-def test_the_sites_own_customization_runs_and_one_rank_has_no_gradients(
+def test_sitecustomize_still_runs_and_one_rank_has_no_gradients(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Horovod's optimizer exchanges nothing in a job of one rank."""

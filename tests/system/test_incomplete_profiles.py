@@ -1,4 +1,4 @@
-"""A profile that lost messages on a full disk: no conclusions are drawn from the missing ones."""
+"""Profiles that lost messages on a full disk do not lead to wrong conclusions."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ for step in range(60):
 """
 
 
-# Each of the two ranks needs 64 MiB: the disk has room for none or one.
+# Each of the two ranks needs 64 MiB; the disk has space for none or one of them.
 @pytest.mark.parametrize("size", ["40m", "100m"])
 def test_lost_messages_are_not_counted_as_absent(
     hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path], size: str

@@ -1,4 +1,4 @@
-"""Real interruptions of training: signals, a NaN, a stalled rank, kills, a full disk."""
+"""Interrupted training: signals, NaN losses, stalled ranks, kills and a full disk."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.test_resume import EDSR, kill_after, model, same, steps
 
-# On rank 1 the outputs of some training steps are NaN: those from FIRST up to LAST, counted from 0.
-BROKEN = """
+# On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
+NAN_OUTPUTS = """
 import os
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ def net(num_classes=5):
     return Net(num_classes)
 """
 # The third step does not end.
-STUCK = """
+HANGS = """
 import time
 from torch import nn
 
@@ -61,34 +61,35 @@ CLASSIFIER = (
     *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
 )
-# 64 MB of parameters and as much of momentum: writing it takes long enough to be seen.
-LARGE = """
+# 64 MB of parameters and 64 MB of momentum, so that writing a checkpoint takes long enough.
+LARGE_MODEL = """
 from torch import nn
 def net(num_classes=5):
     return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 4000), nn.Linear(4000, 4000), nn.Linear(4000, num_classes))
 """
 
 
-def started(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
     command = [str(PROGRAMS / "hvscale"), *map(str, words)]
     return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def signalled(
-    tmp_path: Path, words: tuple[object, ...], send: Callable[[subprocess.Popen[str]], None]
+def run_and_signal(
+    tmp_path: Path, words: tuple[object, ...], send_signal: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str]:
-    """Start `hvscale ...` with the run folder `stopped`, and call `send` when ten steps are made.
-    Exit status and all it wrote.
+    """Start `hvscale ...` with the run folder `stopped`, and call `send_signal` after ten steps.
+
+    Return the exit status and the output.
     """
     file = tmp_path / "stopped/steps.jsonl"
-    with started(tmp_path, *words) as process:
+    with start(tmp_path, *words) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
-            send(process)
-            said, _ = process.communicate(timeout=60)
+            send_signal(process)
+            output, _ = process.communicate(timeout=60)
         finally:
             process.kill()
-    return process.returncode, said
+    return process.returncode, output
 
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
@@ -96,19 +97,19 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_and_ends_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
+def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
     again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
-    status, said = signalled(tmp_path, again, lambda process: process.send_signal(number))
-    assert status == 75, said
-    assert said.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
+    status, output = run_and_signal(tmp_path, again, lambda process: process.send_signal(number))
+    assert status == 75, output
+    assert output.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
-    made = steps(tmp_path / "stopped")[-1][0]
-    assert (tmp_path / f"stopped/checkpoints/step-{made:09d}.ckpt").is_file()
+    last_step = steps(tmp_path / "stopped")[-1][0]
+    assert (tmp_path / f"stopped/checkpoints/step-{last_step:09d}.ckpt").is_file()
 
 
 @pytest.mark.parametrize("to", ["rank 1", "the launcher"])
-def test_all_ranks_stop_on_one_s_signal_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
+def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
     train = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
 
     def send(process: subprocess.Popen[str]) -> None:
@@ -118,25 +119,23 @@ def test_all_ranks_stop_on_one_s_signal_and_resume(hvscale: Run, tmp_path: Path,
             os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
 
     words = (*train, "--steps", 5000, "--checkpoint-dir", "kept", "--resume", "auto")
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
-    assert status == 75, said
-    assert said.count("asked to stop: saved") >= 1
+    status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
+    assert status == 75, output
+    assert output.count("asked to stop: saved") >= 1
     record = run_json(tmp_path / "stopped")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
     assert record["ranks"][0]["exit_status"] == 75
-    made = steps(tmp_path / "stopped")[-1][0]
-    words = (*train, "--steps", made + 3, "--checkpoint-dir", "kept", "--resume", "auto")
+    last_step = steps(tmp_path / "stopped")[-1][0]
+    words = (*train, "--steps", last_step + 3, "--checkpoint-dir", "kept", "--resume", "auto")
     assert hvscale("launch", "-np", 2, "--run", "rest", "--", *words).returncode == 0
-    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", made + 3).returncode == 0
+    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", last_step + 3).returncode == 0
     assert same(tmp_path / "whole", tmp_path / "rest")
     assert steps(tmp_path / "whole") == [*steps(tmp_path / "stopped"), *steps(tmp_path / "rest")]
 
 
 def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
-    """Two NaNs in a row, neither at rank 0, leave no trace in the parameters nor in batch
-    normalisation's buffers.
-    """
-    (tmp_path / "broken.py").write_text(BROKEN)
+    """Two consecutive NaNs on rank 1 do not change parameters or batch-normalisation buffers."""
+    (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = ("hvscale", *CLASSIFIER, "--steps", 6)
     launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)
     done = hvscale(*launch)
@@ -144,7 +143,7 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
     assert [line["skipped"] for line in lines_of(tmp_path / "job")] == [False] * 3 + [True] * 2 + [False]
     assert done.stdout.count("is skipped: the loss or a gradient is not finite") == 2
     assert all(value.isfinite().all() for value in model(tmp_path / "job").values())
-    # Synthetic batches are the same each step: without the two steps it is a run of four.
+    # All synthetic batches are equal, so skipping two of six steps gives the result of four steps.
     words = ("hvscale", *CLASSIFIER, "--steps", 4)
     done = hvscale("launch", "-np", 2, "--env", "FIRST=9", "--env", "LAST=9", "--run", "four", "--", *words)
     assert done.returncode == 0
@@ -152,8 +151,8 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
     assert all(value.equal(four[name]) for name, value in trained.items())
 
 
-def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
+def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = (*CLASSIFIER, "--steps", 9, "--run", "job")
     done = hvscale(*train, FIRST="4", LAST="99")
     assert done.returncode == 2
@@ -169,7 +168,7 @@ def test_three_nans_in_a_row_end_training_with_the_last_good_checkpoint(hvscale:
     assert done.stdout.count("there is no checkpoint yet") == 1
 
 
-def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
+def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -> None:
     words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 4)
     pid = 0
 
@@ -178,22 +177,22 @@ def test_a_stalled_rank_ends_the_job_with_all_stacks(tmp_path: Path) -> None:
         pid = json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"]
         os.kill(pid, signal.SIGSTOP)
 
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
-    assert status == 3, said
+    status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), stop)
+    assert status == 3, output
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
         why = ("no step finished for 4 s", "this process was suspended for")[rank]
         assert f"hvscale: {why}" in log, (rank, log[-500:])
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
-    assert "no step finished for" in said
+    assert "no step finished for" in output
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_stalled_process_ends_with_unread_output(tmp_path: Path) -> None:
-    (tmp_path / "stuck.py").write_text(STUCK)
+def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(HANGS)
     train = ("train", "stuck:net", *CLASSIFIER[2:-2], "--steps", 9, "--stall-timeout", 1, "--run", "job")
     file = tmp_path / "job/steps.jsonl"
-    with started(tmp_path, *train) as process:
+    with start(tmp_path, *train) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
             assert process.stdout is not None
@@ -214,8 +213,10 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
                 os.kill(pid, number)
             time.sleep(seconds)
 
-    status, said = signalled(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume)
-    assert status == 0, said
+    status, output = run_and_signal(
+        tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume
+    )
+    assert status == 0, output
     assert len(steps(tmp_path / "stopped")) == 300
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
@@ -226,21 +227,21 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
 def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Path) -> None:
     assert hvscale(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
-    draw = random.Random(7)  # noqa: S311
+    generator = random.Random(7)  # noqa: S311
     for kill in range(30):
-        kill_after(tmp_path, 15 * kill + draw.randint(1, 15), *again)
+        kill_after(tmp_path, 15 * kill + generator.randint(1, 15), *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "stopped")
     assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
 
 
-def test_a_kill_during_a_checkpoint(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "large.py").write_text(LARGE)
+def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(LARGE_MODEL)
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
     assert hvscale(*train, 2).returncode == 0
     folder = tmp_path / "job/checkpoints"
-    with started(tmp_path, *train, 20) as process:
+    with start(tmp_path, *train, 20) as process:
         wait_until(lambda: any(file.name.startswith(".step-000000004") for file in folder.iterdir()))
         process.kill()
     left = {file.name for file in folder.iterdir()}

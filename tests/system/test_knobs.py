@@ -1,4 +1,4 @@
-"""`--set KNOB=VALUE`: the settings that libraries report, run.json, and invalid settings."""
+"""`--set KNOB=VALUE`: settings that libraries report, run.json, and invalid settings."""
 
 import json
 import os
@@ -32,7 +32,7 @@ print("threads", 1)
 def start(
     hvscale: Run, script: Path, tmp_path: Path, knobs: dict[str, str], *options: str
 ) -> tuple[dict[str, Any], str]:
-    """run.json of two ranks with these knobs, and the output."""
+    """Start two ranks with these knobs; return run.json and the output."""
     words = [word for knob, text in knobs.items() for word in ("--set", f"{knob}={text}")]
     done = hvscale("launch", "-np", "2", "--run", "job", *options, *words, "--", "python", script)
     assert done.returncode == 0, done.stderr
@@ -42,9 +42,9 @@ def start(
 
 
 def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
-    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith(library)]
-    assert told["not_applied"] == {}
-    settings: dict[str, str] = told["settings"]
+    [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith(library)]
+    assert reported["not_applied"] == {}
+    settings: dict[str, str] = reported["settings"]
     return settings
 
 
@@ -101,7 +101,7 @@ def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path]
     }
     record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs, "--mpi", "mpich")
     assert record["library"]["transport"] == "ofi"
-    # MPICH reports the numbers of names.
+    # MPICH reports the number of a named value.
     expected = {
         "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "6",
         "MPIR_CVAR_BCAST_INTRA_ALGORITHM": "4",
@@ -115,7 +115,7 @@ def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path]
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
-def test_ranks_have_the_binding_and_threads(
+def test_ranks_have_the_requested_binding_and_threads(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
     if (os.cpu_count() or 1) < 2:
@@ -124,7 +124,7 @@ def test_ranks_have_the_binding_and_threads(
     assert shown.count("cores 1 threads 1") == 2
 
 
-def test_gloo_uses_the_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_gloo_uses_the_requested_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     record, _ = start(hvscale, program(PROGRAM), tmp_path, {"socket_interfaces": "lo"}, "--mpi", "gloo")
     assert requested_env(record) == {"HOROVOD_GLOO_IFACE": "lo"}
     nowhere = hvscale(
@@ -154,7 +154,7 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             ("--mpi", "gloo", "--set", "eager_threshold=1"),
@@ -179,10 +179,10 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
         (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )
-def test_an_invalid_setting_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_an_invalid_setting_is_one_line(hvscale: Run, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "job").exists()
 

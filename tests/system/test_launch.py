@@ -24,7 +24,7 @@ hvd.init()
 print("sum", int(hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)), "of", hvd.size(), flush=True)
 """
 
-# Rank 1 ends in the way its argument says while the others wait; all say "ready" first.
+# Rank 1 fails in the way that its argument names, after all ranks have printed "ready".
 ONE_RANK_FAILS = """
 import os, signal, sys, time
 rank = int(next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK") if name in os.environ))
@@ -41,8 +41,8 @@ if rank == 1:
 time.sleep(600)
 """
 
-# Deaf to every polite signal, with a grandchild in a session of its own.
-DEAF = """
+# Ignores SIGTERM, SIGINT and SIGHUP, and starts a child process in another session.
+IGNORES_SIGNALS = """
 import signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -53,7 +53,7 @@ time.sleep(600)
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
-    """Every living process of the machine that carries the run in its environment."""
+    """Return all living processes of the machine that have the run in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -85,7 +85,7 @@ def test_ranks_of_a_horovod_program_connect(
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("SIGKILL", "rank 1 on .* was killed by SIGKILL"),
         ("SIGSEGV", "rank 1 on .* was killed by SIGSEGV"),
@@ -94,13 +94,13 @@ def test_ranks_of_a_horovod_program_connect(
     ],
 )
 def test_a_failed_rank_ends_the_job(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, said: str
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, message: str
 ) -> None:
     script = program(ONE_RANK_FAILS)
     done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", script, how, timeout=60)
     assert done.returncode == 3
     line, *last_lines = done.stderr[done.stderr.index("hvscale: rank") :].splitlines()
-    assert re.search(said, line)
+    assert re.search(message, line)
     assert len(last_lines) == 20
     assert last_lines[-1].strip() == ("ValueError: this rank is unwell" if how == "raise" else "ready")
     record = run_json(tmp_path / "job")
@@ -111,11 +111,15 @@ def test_a_failed_rank_ends_the_job(
 
 
 @pytest.fixture(params=FLAVOURS)
-def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path) -> subprocess.Popen[str]:
-    """`hvscale launch` of two DEAF ranks into the folder "job", both of them running."""
+def signal_ignoring_job(
+    request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path
+) -> subprocess.Popen[str]:
+    """Start `hvscale launch` with two IGNORES_SIGNALS ranks in the folder "job"; wait until both
+    run.
+    """
     command = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--mpi", request.param, "--run", "job"]
     launcher = subprocess.Popen(
-        [*command, "--", "python", str(program(DEAF))],
+        [*command, "--", "python", str(program(IGNORES_SIGNALS))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,30 +132,34 @@ def deaf_job(request: pytest.FixtureRequest, program: Callable[[str], Path], tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_job_and_the_run_stays_readable(
-    deaf_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+def test_a_signal_ends_a_job_that_ignores_it(
+    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "job"
     assert run_json(run)["state"] == "running"
-    deaf_job.send_signal(number)
-    _, said = deaf_job.communicate(timeout=30)
-    assert deaf_job.returncode == 128 + number
-    assert number.name in said.splitlines()[-1]
+    signal_ignoring_job.send_signal(number)
+    _, stderr = signal_ignoring_job.communicate(timeout=30)
+    assert signal_ignoring_job.returncode == 128 + number
+    assert number.name in stderr.splitlines()[-1]
     record = run_json(run)
     assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
     assert processes_of(run) == []
 
 
 @pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
-def test_a_killed_supervisor_ends_the_job(deaf_job: subprocess.Popen[str], tmp_path: Path, which: str) -> None:
+def test_a_killed_supervisor_ends_the_job(
+    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, which: str
+) -> None:
     run = tmp_path / "job"
-    ours = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
-    supervisors = [process for process in ours if process.parent() in ours]
-    (supervisors if which == "the supervisor" else [process for process in ours if process not in supervisors])[
-        -1
-    ].kill()
-    _, said = deaf_job.communicate(timeout=30)
-    assert deaf_job.returncode == 3, said
+    rank_processes = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
+    supervisors = [process for process in rank_processes if process.parent() in rank_processes]
+    (
+        supervisors
+        if which == "the supervisor"
+        else [process for process in rank_processes if process not in supervisors]
+    )[-1].kill()
+    _, stderr = signal_ignoring_job.communicate(timeout=30)
+    assert signal_ignoring_job.returncode == 3, stderr
     assert run_json(run)["state"] == "failed"
     assert processes_of(run) == []
 
@@ -166,7 +174,7 @@ def test_leftover_processes_are_killed_with_a_warning(
     assert processes_of(tmp_path / "job") == []
 
 
-def test_the_environment_is_an_explicit_list(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_only_listed_variables_reach_the_ranks(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program("import json, os; print(json.dumps(dict(os.environ)))")
     done = hvscale(
         *(
@@ -207,8 +215,9 @@ def test_more_ranks_than_cores_is_a_warning(hvscale: Run) -> None:
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, mpi: str) -> None:
-    """Under nohup, which ignores SIGHUP. Python ignores SIGPIPE and SIGXFSZ: the command must not
-    inherit that.
+    """Runs under nohup, which ignores SIGHUP.
+
+    Python ignores SIGPIPE and SIGXFSZ; the command must not inherit that.
     """
     under_nohup = ["env", "--default-signal", "--ignore-signal=HUP"]
     show = ["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1"]
@@ -230,9 +239,7 @@ def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, m
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_non_utf_8_bytes_reach_the_command_unchanged(tmp_path: Path, mpi: str) -> None:
-    """In the command's name and words, in a value of --env, in the working directory, in PATH and
-    in the run folder's name.
-    """
+    """Covers the command, its arguments, --env, PATH, the working directory and the run folder."""
     here = os.fsencode(tmp_path) + b"/here\xff"
     Path(os.fsdecode(here)).mkdir()
     script = Path(os.fsdecode(here + b"/program\xfe"))
@@ -267,9 +274,8 @@ def test_output_without_newline_and_with_binary_bytes_is_kept(
     assert (tmp_path / "job/logs/rank-00000.log").read_bytes() == b"10%\r20%\rdone\n\xff\xfeodd"
 
 
-# Says on stderr the peak memory, in KiB, of the largest process among the command and those it has
-# waited for.
-LARGEST_OF = """
+# Prints on stderr the largest peak memory, in KiB, of the command and its child processes.
+PEAK_MEMORY = """
 import resource, subprocess, sys
 status = subprocess.call(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
@@ -282,9 +288,9 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
     script = program(f"import os\nfor _ in range({written >> 16}): os.write(1, b'x' * 65536)")
     command = [str(PROGRAMS / "hvscale"), "launch", "--run", "job", "--", "python", str(script)]
     with (tmp_path / "shown").open("wb") as shown:
-        # By a small process in between: a child's figure begins with the memory of the process that
-        # started it.
-        measured = [sys.executable, "-I", "-S", "-c", LARGEST_OF, *command]
+        # Starts it from a small process, because a child's peak memory includes that of its parent
+        # at fork.
+        measured = [sys.executable, "-I", "-S", "-c", PEAK_MEMORY, *command]
         done = subprocess.run(measured, cwd=tmp_path, stdout=shown, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stderr.splitlines()[-1]) * 1024 < written / 2
@@ -293,7 +299,7 @@ def test_output_without_newlines_does_not_fill_memory(program: Callable[[str], P
     assert sum(len(line) - len("[0] ") for line in lines) == written
 
 
-def test_a_full_disk_loses_the_log_but_not_the_job(
+def test_a_full_disk_truncates_the_log_but_the_job_ends(
     hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path]
 ) -> None:
     small = small_disk("128k")
@@ -311,7 +317,7 @@ def test_a_full_disk_loses_the_log_but_not_the_job(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["-np", "0", "--", "true"], "--np 0: give a number from 1 to 1000000"),
         (["-np", "two", "--", "true"], "-np"),
@@ -330,10 +336,10 @@ def test_a_full_disk_loses_the_log_but_not_the_job(
         (["--transport", "carrier-pigeon", "--", "true"], "--transport carrier-pigeon: not in openmpi 5.0.11; it has"),
     ],
 )
-def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: list[str], message: str) -> None:
     done = hvscale("launch", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
@@ -348,7 +354,7 @@ def test_an_existing_run_is_not_overwritten(hvscale: Run, tmp_path: Path) -> Non
 
 
 def test_horovod_built_for_another_mpi_is_an_error(hvscale: Run, tmp_path: Path) -> None:
-    """A prefix whose Horovod needs MPICH's library, made with a real linker."""
+    """Makes a prefix whose Horovod is linked to MPICH's library."""
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)
     (tmp_path / "prefix/bin").mkdir()

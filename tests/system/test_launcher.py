@@ -1,4 +1,4 @@
-"""A launcher that hangs, cannot listen or is killed is named, and retried once if that can help."""
+"""A launcher that hangs, cannot listen or is killed is named; the first two are retried once."""
 
 import os
 import signal
@@ -14,17 +14,18 @@ from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json
 HANG = "sleep 600"
 CANNOT_LISTEN = 'echo "The PMIx server\'s listener thread failed to start. We cannot\ncontinue." >&2; exit 1'
 NO_SLOTS = 'echo "There are not enough slots available in the system" >&2; exit 1'
-NEVER_LATE = "300"
-# What Open MPI 5's mpirun becomes, Open MPI 4's and Hydra's.
+LONG_TIMEOUT = "300"
+# The process names of the launchers of Open MPI 5, Open MPI 4 and Hydra.
 LAUNCHERS = ("prterun", "mpirun", "mpiexec.hydra")
 
-Fronted = Callable[[str, int], dict[str, str]]
+FakeMpirun = Callable[[str, int], dict[str, str]]
 
 
 @pytest.fixture
-def fronted(tmp_path: Path) -> Fronted:
-    """`fronted(behaviour, times)` puts an mpirun in front in PATH that does so for its first
-    `times` starts and then is the real one.
+def fake_mpirun(tmp_path: Path) -> FakeMpirun:
+    """Return a function that puts a fake mpirun first in PATH.
+
+    The first `times` starts run the shell command `behaviour`; later ones run the real mpirun.
     """
 
     def put(behaviour: str, times: int) -> dict[str, str]:
@@ -46,27 +47,27 @@ def starts(tmp_path: Path) -> int:
     return len((tmp_path / "front/starts").read_text().splitlines())
 
 
-def test_a_hanging_launcher_is_retried(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
-    """--start-timeout is shorter than the hang: it counts for ranks that have begun."""
+def test_a_hanging_launcher_is_retried(hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun) -> None:
+    """--start-timeout is shorter than the hang, but applies only once a rank has started."""
     done = hvscale(
         *("launch", "-np", 2, "--start-timeout", 6, "--run", "job", "--", "echo", "here"),
-        **fronted(f"echo stuck; {HANG}", 1),
+        **fake_mpirun(f"echo stuck; {HANG}", 1),
         HVSCALE_FIRST_RANK_TIMEOUT="10",
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] here", "[1] here"]
-    (said,) = [line for line in done.stderr.splitlines() if "started no rank within 10 s" in line]
-    assert "front/mpirun" in said
+    (warning,) = [line for line in done.stderr.splitlines() if "started no rank within 10 s" in line]
+    assert "front/mpirun" in warning
     record = run_json(tmp_path / "job")
     assert record["state"] == "finished"
-    assert [text for text in record["warnings"] if "retrying" in text] == [said.removeprefix("hvscale: warning: ")]
+    assert [text for text in record["warnings"] if "retrying" in text] == [warning.removeprefix("hvscale: warning: ")]
     assert (tmp_path / "job/logs/launcher-1.log").read_text() == "stuck\n"
     assert processes_below(tmp_path) == []
 
 
-def test_a_launcher_that_always_hangs_is_an_error_that_names_it(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
+def test_a_launcher_that_hangs_twice_is_an_error(hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun) -> None:
     done = hvscale(
-        *("launch", "-np", 2, "--run", "job", "--", "true"), **fronted(HANG, 99), HVSCALE_FIRST_RANK_TIMEOUT="0.5"
+        *("launch", "-np", 2, "--run", "job", "--", "true"), **fake_mpirun(HANG, 99), HVSCALE_FIRST_RANK_TIMEOUT="0.5"
     )
     assert done.returncode == 3, done.stderr
     assert "front/mpirun started no rank within 0.5 s and was killed, twice" in done.stderr
@@ -78,36 +79,36 @@ def test_a_launcher_that_always_hangs_is_an_error_that_names_it(hvscale: Run, tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fronted: Fronted, number: signal.Signals) -> None:
+def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fake_mpirun: FakeMpirun, number: signal.Signals) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--run", "job", "--", "true"],
         cwd=tmp_path,
-        env={**os.environ, **fronted(HANG, 99), "HVSCALE_FIRST_RANK_TIMEOUT": NEVER_LATE},
+        env={**os.environ, **fake_mpirun(HANG, 99), "HVSCALE_FIRST_RANK_TIMEOUT": LONG_TIMEOUT},
         stderr=subprocess.PIPE,
         text=True,
     )
     wait_until((tmp_path / "front/starts").exists)
     launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number, said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, stderr
     assert starts(tmp_path) == 1
     assert run_json(tmp_path / "job")["state"] == "interrupted"
     assert processes_below(tmp_path) == []
 
 
-def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, tmp_path: Path, fronted: Fronted) -> None:
-    done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fronted(CANNOT_LISTEN, 1))
+def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun) -> None:
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fake_mpirun(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
     assert "its listener thread failed to start; retrying" in done.stderr
     assert len(done.stdout.splitlines()) == 2
 
 
 @pytest.mark.parametrize(("error", "times"), [(CANNOT_LISTEN, 2), (NO_SLOTS, 1)])
-def test_an_error_of_the_launcher_ends_the_run(
-    hvscale: Run, tmp_path: Path, fronted: Fronted, error: str, times: int
+def test_a_launcher_error_ends_the_run(
+    hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun, error: str, times: int
 ) -> None:
-    """What a second start cannot help is not tried again."""
-    done = hvscale("launch", "-np", 2, "--run", "job", "--", "true", **fronted(error, 99))
+    """Errors that a second start cannot avoid are not retried."""
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "true", **fake_mpirun(error, 99))
     assert done.returncode == 3, done.stderr
     assert "front/mpirun" in done.stderr
     assert done.stderr.splitlines()[-1].strip() in ("continue.", "There are not enough slots available in the system")
@@ -128,7 +129,7 @@ def test_an_invalid_time_limit_is_a_one_line_error(hvscale: Run, tmp_path: Path)
 def test_a_killed_launcher_is_named_instead_of_its_ranks(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, first: str
 ) -> None:
-    """Ranks that know MPI notice it themselves and abort."""
+    """Ranks that use MPI notice the loss of the launcher and abort."""
     script = program(f'import time\n{first}\nprint("ready", flush=True)\ntime.sleep(600)\n')
     run = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", "job", "--", "python", script],
@@ -141,10 +142,10 @@ def test_a_killed_launcher_is_named_instead_of_its_ranks(
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     (launcher,) = [child for child in psutil.Process(run.pid).children() if child.name() in LAUNCHERS]
     launcher.kill()
-    _, said = run.communicate(timeout=60)
-    assert run.returncode == 3, said
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 3, stderr
     name = "mpirun" if mpi == "openmpi" else "mpiexec.hydra"
-    assert f"{name} was killed by SIGKILL, which took its ranks down" in said
+    assert f"{name} was killed by SIGKILL, which took its ranks down" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", None)
     assert processes_below(tmp_path) == []

@@ -1,4 +1,4 @@
-"""`hvscale models` as a user runs it."""
+"""`hvscale models`: its table, JSON and CSV."""
 
 import csv
 import json

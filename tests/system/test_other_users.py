@@ -16,7 +16,7 @@ from tests.conftest import PROGRAMS, needs_mpich, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
-# Ranks write down where their rendezvous listens, and find each other when they are allowed to.
+# Each rank writes the rendezvous address to a file, then connects when the file `go` exists.
 RENDEZVOUS_PROGRAM = """
 import json, os, pathlib, time
 rank = os.environ["HOROVOD_RANK"]
@@ -29,12 +29,12 @@ import horovod.torch as hvd, torch
 hvd.init()
 print("sum", float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum)))
 """
-# The answers to requests of somebody who knows the port only. Without its announced body a request
-# is not complete.
-STRANGER = """
+# Sends requests as another user who knows only the port, and prints the HTTP statuses. The last
+# request announces a body that it does not send.
+UNAUTHORISED_CLIENT = """
 import encodings.idna, json, os, sys
 from http.client import HTTPConnection
-os.setgroups([]); os.setgid(65534); os.setuid(65534)  # nobody, who could not have started this Python
+os.setgroups([]); os.setgid(65534); os.setuid(65534)  # user `nobody`; drop root only now because it cannot read this Python
 asked = [("PUT", scope + "/" + key, "garbage") for scope in ("global", "local_" + sys.argv[3], "cross_0") for key in "01"]
 asked += [("GET", "global/0", None), ("DELETE", "global/0", None), ("DELETE", "global/1", None), ("HEAD", "", None)]
 answers = []
@@ -49,8 +49,8 @@ print(json.dumps([*answers, server.getresponse().status]))
 """
 
 
-def put_announcing(address: str, port: int, path: str, length: str) -> int:
-    """The status that answers a PUT before its body is sent."""
+def put_with_length(address: str, port: int, path: str, length: str) -> int:
+    """Return the HTTP status that answers a PUT before its body is sent."""
     server = HTTPConnection(address, port, timeout=20)
     server.putrequest("PUT", path)
     server.putheader("Content-Length", length)
@@ -60,7 +60,7 @@ def put_announcing(address: str, port: int, path: str, length: str) -> int:
 
 @contextmanager
 def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`hvscale launch` with these arguments, ended at the latest on exit."""
+    """Run `hvscale launch` with these arguments; terminate it on exit."""
     with subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", *map(str, arguments)],
         cwd=folder,
@@ -74,33 +74,33 @@ def running_job(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[s
             job.terminate()
 
 
-def test_other_users_cannot_use_gloo_s_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Path], tmp_path: Path) -> None:
     with running_job(tmp_path, "-np", 2, "--mpi", "gloo", "--", "python", program(RENDEZVOUS_PROGRAM)) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)))
-        named, port = json.loads((tmp_path / "0.ready").read_text())
-        place, _, secret = named.partition("/")
-        address = place.partition(":")[0]
-        stranger = subprocess.run(
-            [sys.executable, "-I", "-c", STRANGER, address, port, os.uname().nodename],
+        address_and_secret, port = json.loads((tmp_path / "0.ready").read_text())
+        host_and_port, _, secret = address_and_secret.partition("/")
+        address = host_and_port.partition(":")[0]
+        client = subprocess.run(
+            [sys.executable, "-I", "-c", UNAUTHORISED_CLIENT, address, port, os.uname().nodename],
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert stranger.returncode == 0, stranger.stderr
-        assert json.loads(stranger.stdout) == [403] * 11
-        # Not even who knows the way in can send what is larger than any rank's addresses.
-        ours = f"/{secret}:{port}/global/1"
+        assert client.returncode == 0, client.stderr
+        assert json.loads(client.stdout) == [403] * 11
+        # Even with the secret, a body larger than any rank's addresses is rejected.
+        path = f"/{secret}:{port}/global/1"
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
-        assert {length: put_announcing(address, int(port), ours, length) for length in lengths} == lengths
+        assert {length: put_with_length(address, int(port), path, length) for length in lengths} == lengths
         (tmp_path / "go").touch()
-        said, wrong = job.communicate(timeout=120)
-    assert job.returncode == 0, wrong
-    assert sorted(said.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
-    assert "Traceback" not in wrong
+        stdout, stderr = job.communicate(timeout=120)
+    assert job.returncode == 0, stderr
+    assert sorted(stdout.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
+    assert "Traceback" not in stderr
 
 
-# Ranks talk, spawn another where they can, and stay until they have been looked at.
-TALKING_PROGRAM = """
+# The ranks communicate, spawn another rank if supported, and wait for the file `go`.
+COMMUNICATING_PROGRAM = """
 import pathlib, sys, time
 from mpi4py import MPI
 parent, world = MPI.Comm.Get_parent(), MPI.COMM_WORLD
@@ -120,10 +120,10 @@ while not pathlib.Path("go").exists():
 
 
 def listeners(job: psutil.Process) -> dict[str, str]:
-    """Where the job's processes listen: the processes' names by address, without the port."""
+    """Return the IP addresses on which the job's processes listen, with the process names."""
     found = {}
     for process in [job, *job.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):  # what was spawned may be ending
+        with suppress(psutil.NoSuchProcess):  # the spawned process may be exiting
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     found[connection.laddr.ip] = process.name()
@@ -141,13 +141,13 @@ def listeners(job: psutil.Process) -> dict[str, str]:
 def test_a_job_on_one_host_listens_on_the_loopback_interface_only(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, transport: str
 ) -> None:
-    words = ("-np", 2, "--mpi", mpi, "--transport", transport, "--", "python", program(TALKING_PROGRAM))
+    words = ("-np", 2, "--mpi", mpi, "--transport", transport, "--", "python", program(COMMUNICATING_PROGRAM))
     with running_job(tmp_path, *words) as job:
         wait_until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)) or job.poll() is not None)
         assert job.poll() is None, job.communicate()
         found = listeners(psutil.Process(job.pid))
         (tmp_path / "go").touch()
-        _, wrong = job.communicate(timeout=60)
-    assert job.returncode == 0, wrong
+        _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 0, stderr
     assert found.keys() <= {"127.0.0.1", "::1"}, found
     assert found

@@ -1,5 +1,6 @@
-"""A study's files, fed to the libraries and launchers they are for. The study itself is real: its
-trials and pairs are runs of this machine.
+"""The output files of `tune`, used by the libraries and launchers that they are written for.
+
+The study consists of real runs on this machine.
 """
 
 import json
@@ -28,22 +29,22 @@ from tests.comm_tuning.studies import study
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, requested_knobs, run_json
 
 STEPS = 20
-# Says what it has of its libraries' settings: at once, and no more than a pipe takes whole, since
-# launchers put one rank's words between another's.
-TELL = """
+# Each rank prints its settings in one write that is small enough to be atomic in a pipe, because
+# launchers interleave the output of ranks.
+REPORT = """
 set_here = {name: word for name, word in os.environ.items() if name.startswith(("HOROVOD_", "MPIR_CVAR_"))}
 told = json.dumps({"size": size, "words": sys.argv[1:], **set_here})
 sys.stdout.write(f"images/s: {rate}\\nhad {told}\\n")
 sys.stdout.flush()
 """
-# What starts the library, its number of ranks, and an all-reduce into `total`.
+# Code that initialises the library, the expression for the number of ranks, and an all-reduce into
+# `total`.
 MPI4PY = (
     "import numpy; from mpi4py import MPI",
     "MPI.COMM_WORLD.size",
     "total = numpy.ones(1 << 16, numpy.float32); MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)",
 )
-# Where mpi4py cannot stand in for it: under Gloo, and under MPICH, where it calls functions of MPI
-# 4 that hvprof does not record.
+# For Gloo, and for MPICH, where mpi4py calls MPI 4 functions that hvprof does not record.
 HOROVOD = (
     "import horovod.torch as hvd, torch; hvd.init()",
     "hvd.size()",
@@ -51,7 +52,7 @@ HOROVOD = (
 )
 
 
-def steps_by(start: str, size: str, allreduce: str) -> str:
+def steps_program(start: str, size: str, allreduce: str) -> str:
     return f"""
 import json, os, sys, time
 {start}
@@ -64,7 +65,7 @@ for step in range({STEPS}):
     assert bool((total == size).all())
 profiling.step()
 rate = {STEPS} / (time.monotonic() - began)
-{TELL}"""
+{REPORT}"""
 
 
 METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
@@ -72,7 +73,7 @@ HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *
 WINNER = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "1M", "cycle_time": "0.5"}
 NCCL = next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"), None)
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# 1 MiB from rank 0 to all, and among the ranks of each half.
+# Broadcasts 1 MiB from rank 0 to all ranks, or within each half of the ranks.
 BROADCAST = """
 import sys, numpy
 from mpi4py import MPI
@@ -80,7 +81,7 @@ world = MPI.COMM_WORLD
 communicator = world if sys.argv[1] == "world" else world.Split(world.rank // 2)
 communicator.Bcast(numpy.ones(1 << 20, numpy.uint8))
 """
-ASK_NCCL = """
+READ_NCCL_SETTINGS = """
 import ctypes, sys
 ctypes.CDLL(sys.argv[1]).ncclGetUniqueId(ctypes.create_string_buffer(128))
 environment = ctypes.CDLL(None)
@@ -91,9 +92,7 @@ for name in sys.argv[2:]:
 
 
 def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: dict[str, str]) -> TuneDocument:
-    """Trials of the defaults, the winner and of a program that ends badly, and two pairs, all as
-    runs below `folder`.
-    """
+    """Make a study from runs below `folder`: three trials, one of them crashed, and two pairs."""
     command = ["python", str(program), HOSTILE]
 
     def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
@@ -124,11 +123,11 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
         )
 
     crash = {"cycle_time": "9"}
-    said = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
+    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
     trials = [
         trial(0, {}, "measured", run("trial-0", {})),
         trial(1, winner, "measured", run("trial-1", winner)),
-        trial(2, crash, "crashed", run("trial-2", crash, said)),
+        trial(2, crash, "crashed", run("trial-2", crash, failing_command)),
     ]
     pairs = [(run(f"default-{number}", {}), run(f"tuned-{number}", winner)) for number in range(2)]
     speeds = [(speed(before), speed(after)) for before, after in pairs]
@@ -163,8 +162,9 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
 
 
 def accepted(document: TuneDocument) -> TuneDocument:
-    """As if the gain had been proven: two pairs on a busy machine prove little, and what is written
-    does not depend on it.
+    """Return the document with an accepted proof.
+
+    Two pairs on a busy machine prove little, and the output files do not depend on it.
     """
     assert document.proof is not None
     return document.model_copy(update={"proof": document.proof.model_copy(update={"accepted": True})})
@@ -173,7 +173,7 @@ def accepted(document: TuneDocument) -> TuneDocument:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("program") / "program.py"
-    path.write_text(steps_by(*MPI4PY))
+    path.write_text(steps_program(*MPI4PY))
     return path
 
 
@@ -196,14 +196,14 @@ def document(run_anywhere: Run, program: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def folder(document: TuneDocument) -> Path:
-    """The files of the study with settings to use."""
+    """Write the outputs of the study with an accepted gain; return their folder."""
     path = Path(document.folder)
     write_outputs(path, accepted(document))
     return path
 
 
 def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: str) -> str:
-    """What the shell's commands print; they find the environment's programs."""
+    """Run shell commands with the programs of the environment; return their output."""
     path = f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
     passed = {**os.environ, **AS_ROOT, **environment, "PATH": path}
     done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
@@ -211,28 +211,28 @@ def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: s
     return done.stdout + done.stderr
 
 
-def had_by_ranks(output: str) -> list[dict[str, Any]]:
-    """What each rank of the program says of itself, and of its libraries' variables."""
+def reported_by_ranks(output: str) -> list[dict[str, Any]]:
+    """Return what each rank printed about itself and its libraries' variables."""
     return [json.loads(text) for text in re.findall(r"had (\{.*\})", output)]
 
 
 def section(folder: Path, title: str) -> str:
-    """The lines of commands.txt for one launcher."""
+    """Return the section of commands.txt for one launcher."""
     parts = (folder / "commands.txt").read_text().split("\n\n")
     [found] = [part for part in parts if re.match(rf"# {title}\b", part)]
     return found
 
 
-def last_said(output: str, name: str) -> str:
-    """The value that Open MPI shows for a parameter, with the place it came from."""
+def reported_value(output: str, name: str) -> str:
+    """Return the value that Open MPI prints for a parameter, with its source."""
     values: list[str] = re.findall(rf"{name}=(.*)", output)
     return values[-1]
 
 
-def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: Path, tmp_path: Path) -> None:
-    said = sh(". ./env.sh; env -0", folder)
+def test_env_sh_sets_the_same_variables_as_launch(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+    output = sh(". ./env.sh; env -0", folder)
     before = sh("env -0", folder)
-    new = dict(entry.split("=", 1) for entry in set(said.split("\0")) - set(before.split("\0")))
+    new = dict(entry.split("=", 1) for entry in set(output.split("\0")) - set(before.split("\0")))
     new.pop("_", None)
     settings = folder / "settings.toml"
     done = hvscale(
@@ -242,12 +242,12 @@ def test_env_sh_sets_what_a_launch_with_the_settings_does(hvscale: Run, folder: 
     record = run_json(tmp_path / "job")
     assert new == requested_env(record)
     assert requested_knobs(record) == WINNER
-    [told] = [told for told in record["settings_in_effect"] if told["library"].startswith("Open MPI")]
-    assert told["not_applied"] == {}
-    assert told["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
+    [reported] = [reported for reported in record["settings_in_effect"] if reported["library"].startswith("Open MPI")]
+    assert reported["not_applied"] == {}
+    assert reported["settings"]["coll_tuned_allreduce_algorithm"] == "ring"
 
 
-def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folder: Path, tmp_path: Path) -> None:
+def test_set_overrides_the_file_and_another_mpi_is_rejected(hvscale: Run, folder: Path, tmp_path: Path) -> None:
     settings = ("--settings", folder / "settings.toml")
     done = hvscale(
         "profile",
@@ -264,20 +264,20 @@ def test_set_goes_before_the_file_and_another_mpi_is_refused(hvscale: Run, folde
     )
     assert done.returncode == 0, done.stderr
     assert requested_knobs(run_json(tmp_path / "job")) == {**WINNER, "cycle_time": "7"}
-    refused = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
-    assert refused.returncode == 2
-    [line] = refused.stderr.splitlines()
+    rejected = hvscale("launch", *settings, "--mpi", "gloo", "--run", "none", "--", "true")
+    assert rejected.returncode == 2
+    [line] = rejected.stderr.splitlines()
     assert "was made for --mpi openmpi, but this job uses --mpi gloo: add --mpi openmpi" in line
     (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
-    for path, said in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
-        wrong = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
-        assert wrong.returncode == 2
-        assert said in wrong.stderr
-        assert len(wrong.stderr.splitlines()) == 1
+    for path, message in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
+        done = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
 
 
-def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) -> None:
+def test_launch_uses_the_options_of_the_file(hvscale: Run, tmp_path: Path) -> None:
     write_outputs(tmp_path, study({}, launch=LaunchOptions(transport="ucx", devices="own"), accepted=None))
     program = ("--", "python", "-c", "import mpi4py.MPI")
     assert hvscale("launch", "--settings", "settings.toml", "--run", "as-written", *program).returncode == 0
@@ -289,76 +289,78 @@ def test_the_options_of_the_file_are_the_launch_s(hvscale: Run, tmp_path: Path) 
     assert (record["library"]["transport"], record["launch"]["devices"]) == ("ob1", "own")
 
 
-def test_mpirun_s_line_starts_the_job_with_the_settings(folder: Path) -> None:
-    said = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    ranks = had_by_ranks(said)
+def test_the_mpirun_command_applies_the_settings(folder: Path) -> None:
+    output = sh(section(folder, "mpirun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    ranks = reported_by_ranks(output)
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(rank["words"] == [HOSTILE] for rank in ranks)
     assert all(rank["HOROVOD_FUSION_THRESHOLD"] == str(1 << 20) for rank in ranks)
-    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
-    assert last_said(said, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm_segmentsize") == "65536 (environment)"
 
 
-def test_what_srun_s_line_hands_on_is_taken(folder: Path) -> None:
-    """Its environment and its words, for one process: srun itself needs a cluster."""
+def test_the_srun_command_applies_the_settings(folder: Path) -> None:
+    """Checks the environment and arguments of one process without srun, which needs a cluster."""
     alone = re.sub(r"srun -n 2 --mpi=pmix --cpu-bind=none", "", section(folder, "srun"))
-    said = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    [rank] = had_by_ranks(said)
+    output = sh(alone, folder, OMPI_MCA_mpi_show_mca_params="enviro")
+    [rank] = reported_by_ranks(output)
     assert (rank["words"], rank["HOROVOD_CYCLE_TIME"]) == ([HOSTILE], "0.5")
-    assert last_said(said, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(output, "coll_tuned_allreduce_algorithm") == "ring (environment)"
 
 
-def test_hvscale_s_line_starts_the_job_with_the_settings(folder: Path, tmp_path: Path) -> None:
+def test_the_hvscale_command_applies_the_settings(folder: Path, tmp_path: Path) -> None:
     sh(section(folder, "hvscale").replace("--settings", "--run again --settings"), tmp_path)
     record = run_json(tmp_path / "again")
     assert (requested_knobs(record), record["np"]) == (WINNER, 2)
     assert record["command"][-1] == HOSTILE
 
 
-def test_horovodrun_reads_its_file(folder: Path, tmp_path: Path) -> None:
+def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path) -> None:
     over_open_mpi = sh(section(folder, "horovodrun"), folder, OMPI_MCA_mpi_show_mca_params="enviro")
-    assert last_said(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
+    assert reported_value(over_open_mpi, "coll_tuned_allreduce_algorithm") == "ring (environment)"
     config = folder / "horovodrun.yaml"
     gloo = config.read_text().replace("controller: mpi", "controller: gloo")
     (folder / "gloo.yaml").write_text(gloo)
     program = tmp_path / "program.py"
-    program.write_text(steps_by(*HOROVOD))
+    program.write_text(steps_program(*HOROVOD))
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
-    for said in (over_open_mpi, sh(words, folder)):
-        ranks = had_by_ranks(said)
+    for output in (over_open_mpi, sh(words, folder)):
+        ranks = reported_by_ranks(output)
         assert [rank["size"] for rank in ranks] == [2, 2]
         assert all(float(rank["HOROVOD_FUSION_THRESHOLD"]) == 1 << 20 for rank in ranks)
         assert all(rank["HOROVOD_CYCLE_TIME"] == "0.5" for rank in ranks)
     (folder / "gloo.yaml").unlink()
 
 
-def infos() -> list[Path]:
-    """Of the environment's Open MPI, and of the machine's own where it has another."""
+def ompi_infos() -> list[Path]:
+    """Return the ompi_info of the environment and, if installed, of the system's Open MPI."""
     own = Path("/usr/bin/ompi_info")
     return [PROGRAMS / "ompi_info", *([own] if own.exists() else [])]
 
 
-@pytest.mark.parametrize("info", infos(), ids=str)
-def test_open_mpi_reads_its_parameters(folder: Path, info: Path) -> None:
+@pytest.mark.parametrize("info", ompi_infos(), ids=str)
+def test_open_mpi_reads_its_parameter_file(folder: Path, info: Path) -> None:
     text = (folder / "openmpi-mca-params.conf").read_text()
     wanted = dict(re.findall(r"^(\w+) = (.*)$", text, re.MULTILINE))
     assert len(wanted) == 5
-    told = sh(f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf"))
-    known = openmpi.parse(told)
+    info_output = sh(
+        f"{info} --all --parsable", folder, OMPI_MCA_mca_base_param_files=str(folder / "openmpi-mca-params.conf")
+    )
+    known = openmpi.parse(info_output)
     for name, word in wanted.items():
         assert openmpi.is_same_value(word, known[name].value) or known[name].names[word] == known[name].value
-        assert f":{name}:source:file" in told
+        assert f":{name}:source:file" in info_output
 
 
-def test_a_job_takes_open_mpi_s_parameters_from_the_file(folder: Path, program: Path) -> None:
+def test_a_job_applies_the_open_mpi_parameter_file(folder: Path, program: Path) -> None:
     file = shlex.quote(str(folder / "openmpi-mca-params.conf"))
     start = f"mpirun --mca mca_base_param_files {file} -np 2 --map-by slot:OVERSUBSCRIBE python {program}"
-    said = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
-    assert last_said(said, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
+    output = sh(start, folder, OMPI_MCA_mpi_show_mca_params="file")
+    assert reported_value(output, "coll_tuned_allreduce_algorithm").startswith("ring (file (")
 
 
 def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dict[int, int]:
-    """Point-to-point messages to each rank, as Open MPI's own monitoring counts them."""
+    """Return the number of messages from rank 0 to each rank, from Open MPI's monitoring."""
     (folder / "broadcast.py").write_text(BROADCAST)
     monitoring = "--mca pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca pml_monitoring_filename prof"
     start = f"mpirun -np 4 --map-by slot:OVERSUBSCRIBE {monitoring} python broadcast.py {words}"
@@ -371,22 +373,22 @@ def sent_by_rank_0(folder: Path, words: str, environment: dict[str, str]) -> dic
     }
 
 
-def test_open_mpi_s_rules_decide_for_the_job_s_communicators_and_no_smaller_ones(tmp_path: Path) -> None:
+def test_open_mpi_rules_apply_only_to_communicators_of_the_jobs_size(tmp_path: Path) -> None:
     write_outputs(tmp_path, study({"broadcast_algorithm": "pipeline", "segment_size": "64K"}))
     [use] = re.findall(r"^# (export .*)$", (tmp_path / "openmpi-coll-rules.conf").read_text(), re.MULTILINE)[-1:]
     name, _, file = use.removeprefix("export ").partition("=")
     rules = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_priority": "45"}
     with_file = {**rules, name: shlex.split(file)[0]}
-    # 1 MiB in parts of 64 KiB, each to the next rank alone.
+    # The pipeline sends 16 segments of 64 KiB from rank 0 to rank 1 only.
     assert sent_by_rank_0(tmp_path, "world", with_file) == {1: 16}
     assert sent_by_rank_0(tmp_path, "world", rules) != {1: 16}
     assert sent_by_rank_0(tmp_path, "halves", with_file) == sent_by_rank_0(tmp_path, "halves", rules) != {1: 16}
 
 
 @needs_mpich
-def test_mpich_s_files_and_line(run_anywhere: Run, tmp_path: Path) -> None:
+def test_mpich_files_and_command_apply_the_settings(run_anywhere: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(steps_by(*HOROVOD))
+    program.write_text(steps_program(*HOROVOD))
     winner = {"allreduce_algorithm": "tree", "segment_size": "16K", "eager_threshold": "32K", "transport": "ofi"}
     folder = tmp_path / "study"
     study_of_mpich = real_study(run_anywhere, folder, program, "mpich", winner)
@@ -398,23 +400,23 @@ def test_mpich_s_files_and_line(run_anywhere: Run, tmp_path: Path) -> None:
         "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD": "32768",
         "MPIR_CVAR_CH4_NETMOD": "ofi",
     }
-    ask = str(MPICH_PREFIX / "bin/mpivars")
-    # It shows the numbers alone: a word is empty there.
+    command = str(MPICH_PREFIX / "bin/mpivars")
+    # mpivars prints no value for variables that are words.
     numbers = {name: word for name, word in expected.items() if word.isdigit()}
     for read in ("set -a; . ./mpich.conf; set +a", ". ./env.sh"):
-        assert numbers.items() <= control_variables(sh(f"{read}; {ask}", folder)).items()
-    ranks = had_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
+        assert numbers.items() <= control_variables(sh(f"{read}; {command}", folder)).items()
+    ranks = reported_by_ranks(sh(section(folder, "mpiexec.hydra"), folder, MPICH_PREFIX))
     assert [rank["size"] for rank in ranks] == [2, 2]
     assert all(expected.items() <= rank.items() for rank in ranks)
 
 
-def control_variables(told: str) -> dict[str, str]:
-    return dict(re.findall(r"^\t(\w+) *=(.*?)\tSCOPE", told, re.MULTILINE))
+def control_variables(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\t(\w+) *=(.*?)\tSCOPE", text, re.MULTILINE))
 
 
 @needs_mpich
-def test_mpich_reads_its_file_for_a_whole_node(tmp_path: Path) -> None:
-    """In a mount namespace of its own, whose /etc holds that file alone."""
+def test_mpich_reads_its_file_from_etc(tmp_path: Path) -> None:
+    """In a separate mount namespace whose /etc contains only that file."""
     etc = tmp_path / "etc"
     etc.mkdir()
     private = ["unshare", "--mount", "sh", "-c", f'mount --bind {shlex.quote(str(etc))} /etc && exec "$@"', "sh"]
@@ -422,9 +424,9 @@ def test_mpich_reads_its_file_for_a_whole_node(tmp_path: Path) -> None:
         pytest.skip("no mount namespace can be made here: that needs root")
     write_outputs(tmp_path, study({"allreduce_algorithm": "tree", "segment_size": "16K"}, "mpich"))
     shutil.copy(tmp_path / "mpich.conf", etc)
-    ask = [*private, str(MPICH_PREFIX / "bin/mpivars")]
-    told = control_variables(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
-    assert told["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
+    command = [*private, str(MPICH_PREFIX / "bin/mpivars")]
+    variables = control_variables(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert variables["MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"] == "16384"
 
 
 @pytest.mark.skipif(NCCL is None, reason="no NCCL wheel here")
@@ -434,16 +436,16 @@ def test_nccl_reads_its_file(tmp_path: Path) -> None:
     lines = [line for line in (tmp_path / "nccl.conf").read_text().splitlines() if not line.startswith("#")]
     wanted = dict(line.split("=", 1) for line in lines)
     assert wanted.keys() >= {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_PROTO"}
-    # It reads the file as it starts, also where there is no GPU, and puts into the environment what
-    # it finds.
-    said = subprocess.run(
-        [sys.executable, "-c", ASK_NCCL, str(NCCL), *wanted],
+    # NCCL reads the file when it starts, even without a GPU, and exports its settings to the
+    # environment.
+    done = subprocess.run(
+        [sys.executable, "-c", READ_NCCL_SETTINGS, str(NCCL), *wanted],
         env={"PATH": os.environ["PATH"], "NCCL_CONF_FILE": str(tmp_path / "nccl.conf")},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout.splitlines() == list(wanted.values())
+    assert done.stdout.splitlines() == list(wanted.values())
 
 
 def test_the_guide_in_a_browser(open_page: Callable[..., Page], document: TuneDocument, folder: Path) -> None:
@@ -471,7 +473,7 @@ def test_the_guide_in_a_browser(open_page: Callable[..., Page], document: TuneDo
     assert "Nothing to use yet" in page.inner_text("#answer")
 
 
-def test_the_guide_s_lines_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_repeat_the_proof_and_the_comparison(folder: Path, tmp_path: Path) -> None:
     text = (folder / "guide.md").read_text().partition("## How to repeat it")[2]
     [line] = re.findall(r"^hvscale compare-settings(?:.|\n)*?(?=\n```)", text, re.MULTILINE)
     sh(line.replace("--repeat 7", f"--repeat 1 --run again --metric {shlex.quote(METRIC)}"), tmp_path)

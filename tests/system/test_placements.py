@@ -1,4 +1,4 @@
-"""The same command in every placement: its result, its profile and its cleanup."""
+"""Every placement: results, profiles, errors and cleanup of containers, networks and namespaces."""
 
 import json
 import os
@@ -32,7 +32,7 @@ BURST = 256 * 1024
 SIMULTANEOUS = 6
 UNLABELLED = ("shared memory", "session folder")
 
-# Every rank says where it runs and what it has: placements differ in nothing else.
+# Each rank prints its host, sizes, folder and variables; only the host differs between placements.
 HOROVOD_PROGRAM = f"""
 import json, os, socket, time
 import horovod.torch as hvd, torch
@@ -43,22 +43,21 @@ assert bool((total == sum(range(1, hvd.size() + 1))).all()), total
 print(json.dumps({{"rank": hvd.rank(), "size": hvd.size(), "local_size": hvd.local_size(), "host": socket.gethostname(),
                   "here": os.getcwd(), "chosen": os.environ.get("CHOSEN"), "stray": os.environ.get("STRAY")}}), flush=True)
 if "HOROVOD_TIMELINE" in os.environ:
-    time.sleep(1)  # it loses at shutdown what it has not written by then
+    time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 
-# Ranks find each other by MPI itself where there is one: torch, which Horovod comes with, takes
-# each of them seconds to load.
+# Ranks connect through mpi4py if there is MPI, because importing torch for Horovod takes seconds.
 HOROVOD = "import horovod.torch as hvd; hvd.init()"
 INIT = {"openmpi": "import mpi4py.MPI", "mpich": "import mpi4py.MPI", "gloo": HOROVOD}
-START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has to be there by then
-# Put before it: rank 1 never gets there.
-HANGING = """
+START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 15}  # a rank that does not hang has started within this time
+# Code to put before it: rank 1 hangs before it initialises.
+HANG_RANK_1 = """
 import os, time
 if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")):
     time.sleep(600)
 """
 
-BIG_ALLREDUCE = f"""
+LARGE_ALLREDUCE = f"""
 import numpy, time
 from mpi4py import MPI
 data, total = numpy.ones({BIG}, numpy.uint8), numpy.empty({BIG}, numpy.uint8)
@@ -70,8 +69,8 @@ for _ in range(3):
 """
 
 
-def waiting(mpi: str) -> str:
-    """The program of ranks that find each other, say so and wait."""
+def waiting_program(mpi: str) -> str:
+    """Return a program whose ranks connect, print "ready" and wait."""
     return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(600)\n'
 
 
@@ -79,7 +78,9 @@ def waiting(mpi: str) -> str:
     params=["docker:rank", "docker:rank on an overlay", "docker:node", "docker:node on an overlay", "netns"]
 )
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The options of a placement that this machine can make; the daemon is the tests' own."""
+    """Return the options of a placement that this machine supports; Docker uses the tests' own
+    daemon.
+    """
     if request.param == "netns":
         request.getfixturevalue("namespaces")
         return ["--placement", "netns", "--nodes", "2"]
@@ -122,11 +123,11 @@ def test_a_horovod_program_is_profiled_in_every_placement(
     assert len(nodes) == (RANKS if place[1] == "docker:rank" else 2)
     assert len({node["address"] for node in nodes}) == len(nodes)
     for number in range(RANKS):
-        said = json.loads((tmp_path / f"job/logs/rank-{number:05d}.log").read_text().splitlines()[-1])
+        printed = json.loads((tmp_path / f"job/logs/rank-{number:05d}.log").read_text().splitlines()[-1])
         (node,) = [node for node in nodes if number in node["ranks"]]
-        assert (said["rank"], said["size"], said["local_size"]) == (number, RANKS, len(node["ranks"]))
-        assert said["host"] == node["name"] == record["ranks"][number]["host"]
-        assert (said["here"], said["chosen"], said["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
+        assert (printed["rank"], printed["size"], printed["local_size"]) == (number, RANKS, len(node["ranks"]))
+        assert printed["host"] == node["name"] == record["ranks"][number]["host"]
+        assert (printed["here"], printed["chosen"], printed["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -135,12 +136,12 @@ def test_a_shaped_link_has_the_requested_rate(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
 ) -> None:
     words = ("launch", "-np", 2, *place, "--link", "1gbit", "--run", "job")
-    done = hvscale(*words, "--", "python", program(BIG_ALLREDUCE))
+    done = hvscale(*words, "--", "python", program(LARGE_ALLREDUCE))
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "job")["placement_settings"]["link"] == "1gbit"
     seconds = [float(line) for line in (tmp_path / "job/logs/rank-00000.log").read_text().splitlines()]
-    # Whatever the algorithm, each of two ranks has to receive as many bytes as the result has: that
-    # is physics, not a speed test.
+    # With any algorithm each of the two ranks receives at least the bytes of the result, so this is
+    # a lower bound of the time and does not depend on the machine's speed.
     assert min(seconds) >= (BIG - BURST) * 8 / LINK_BITS
 
 
@@ -176,8 +177,8 @@ pathlib.Path("out").write_text("kept")
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    said = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
-    assert said == [f"shm {96 * 2**20}", "data a photo", *["not written Read-only file system"] * 2]
+    lines = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
+    assert lines == [f"shm {96 * 2**20}", "data a photo", *["not written Read-only file system"] * 2]
     assert (here / "out").read_text() == "kept"
     settings = run_json(here / "job")["placement_settings"]
     assert (settings["shm_bytes"], settings["cma_asked"], settings["cma"]) == (96 * 2**20, True, True)
@@ -189,14 +190,15 @@ StartWaiting = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
-    """Starts `hvscale launch` of two ranks of a flavour, and comes back when they have found each
-    other and wait; run folder "job".
+    """Return a function that starts `hvscale launch` with two ranks in the run folder "job".
+
+    It returns when both ranks have connected and wait.
     """
     started: list[subprocess.Popen[str]] = []
 
     def start(mpi: str) -> subprocess.Popen[str]:
         started.append(waiting_launcher(tmp_path, place, mpi))
-        wait_until_ready(tmp_path)
+        wait_for_ranks_to_start(tmp_path)
         return started[0]
 
     yield start
@@ -206,19 +208,19 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
             launcher.communicate(timeout=60)
 
 
-def with_labels(found: dict[str, Any]) -> list[dict[str, str]]:
-    """What names its run: shared memory does not, and other tests leave some at any time."""
-    return [thing for thing in found["leftovers"] if thing["kind"] not in UNLABELLED]
+def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the leftovers that name their run; shared memory, also of other tests, does not."""
+    return [leftover for leftover in found["leftovers"] if leftover["kind"] not in UNLABELLED]
 
 
-def wait_until_ready(tmp_path: Path) -> None:
-    """Both ranks of the run "job" have said so."""
+def wait_for_ranks_to_start(tmp_path: Path) -> None:
+    """Wait until both ranks of the run "job" have printed "ready"."""
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
 
 
 def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
-    (tmp_path / "program.py").write_text(waiting(mpi))
+    (tmp_path / "program.py").write_text(waiting_program(mpi))
     return subprocess.Popen(
         [
             PROGRAMS / "hvscale",
@@ -246,7 +248,7 @@ def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.P
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", ["docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_a_signal_removes_everything(
+def test_a_signal_ends_the_run_and_removes_its_resources(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, number: signal.Signals
 ) -> None:
     launcher = start_waiting(mpi)
@@ -258,7 +260,7 @@ def test_a_signal_removes_everything(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
-def test_a_signal_before_the_ranks_start_removes_everything(tmp_path: Path, place: list[str]) -> None:
+def test_a_signal_before_the_ranks_start_removes_all_resources(tmp_path: Path, place: list[str]) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "600"],
         cwd=tmp_path,
@@ -276,32 +278,33 @@ def test_a_signal_before_the_ranks_start_removes_everything(tmp_path: Path, plac
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
-def test_cleanup_removes_what_a_killed_launcher_left(
+def test_cleanup_removes_the_resources_of_a_killed_launcher(
     hvscale: Run, tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str
 ) -> None:
     launcher = start_waiting(mpi)
     living = json.loads(hvscale("cleanup", "--json").stdout)
-    assert with_labels(living) == []
+    assert labelled(living) == []
     launcher.kill()
     launcher.communicate(timeout=60)
     listed = json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)
     assert listed["removed"] is False
-    kinds = {thing["kind"] for thing in with_labels(listed)}
+    kinds = {leftover["kind"] for leftover in labelled(listed)}
     assert kinds >= ({"namespaces"} if "netns" in place else {"container", "network"})
-    assert {thing["run"] for thing in with_labels(listed)} == {str(tmp_path / "job")}
+    assert {leftover["run"] for leftover in labelled(listed)} == {str(tmp_path / "job")}
     removed = hvscale("cleanup")
     assert removed.returncode == 0
     lines = [line for line in removed.stdout.splitlines() if line.endswith(f" of {tmp_path / 'job'}")]
-    assert len(lines) == len(with_labels(listed))
-    assert with_labels(json.loads(hvscale("cleanup", "--json").stdout)) == []
+    assert len(lines) == len(labelled(listed))
+    assert labelled(json.loads(hvscale("cleanup", "--json").stdout)) == []
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
-def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
-    """The run that made it is gone; cleanup takes what was that run's alone, and the last run
-    leaves the swarm.
+def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
+    """The run that created the swarm is killed.
+
+    `cleanup` removes only that run's own resources, and the last run leaves the swarm.
     """
 
     def start(name: str) -> subprocess.Popen[bytes]:
@@ -316,12 +319,12 @@ def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, pl
         wait_until(lambda: log.exists() and "ready" in log.read_text(), 120)
         return started
 
-    maker, user = start("maker"), start("user")
-    maker.kill()
-    maker.wait(timeout=60)
+    creator, user = start("maker"), start("user")
+    creator.kill()
+    creator.wait(timeout=60)
     for options in (["--dry-run"], []):
-        listed = with_labels(json.loads(hvscale("cleanup", "--json", *options).stdout))
-        assert {(thing["kind"], thing["run"]) for thing in listed} == {
+        listed = labelled(json.loads(hvscale("cleanup", "--json", *options).stdout))
+        assert {(leftover["kind"], leftover["run"]) for leftover in listed} == {
             ("container", str(tmp_path / "maker")),
             ("network", str(tmp_path / "maker")),
         }
@@ -332,18 +335,18 @@ def test_a_swarm_stays_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, pl
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["netns"], indirect=True)
 def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, place: list[str]) -> None:
-    # Every rank stays until all are there.
+    # Each rank waits until the file `go` exists.
     waiting_ranks = 'touch "$0-$HVSCALE_NAME-$OMPI_COMM_WORLD_RANK"; until [ -e go ]; do sleep 0.1; done'
     found: list[Leftover] = []
-    all_there, looks = threading.Event(), 0
+    all_started, cleanups = threading.Event(), 0
 
-    def clean_up_again_and_again() -> None:
-        nonlocal looks
-        while not all_there.is_set():
-            found.extend(thing for thing in clean_up()[0] if thing.kind not in UNLABELLED)
-            looks += 1
+    def clean_up_repeatedly() -> None:
+        nonlocal cleanups
+        while not all_started.is_set():
+            found.extend(leftover for leftover in clean_up()[0] if leftover.kind not in UNLABELLED)
+            cleanups += 1
 
-    cleaner = threading.Thread(target=clean_up_again_and_again)
+    cleaner = threading.Thread(target=clean_up_repeatedly)
     jobs = [
         subprocess.Popen(
             [
@@ -361,12 +364,12 @@ def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, plac
     try:
         wait_until(lambda: len(list(tmp_path.glob("there-*"))) == 2 * SIMULTANEOUS or any(job.poll() for job in jobs))
     finally:
-        all_there.set()
+        all_started.set()
         (tmp_path / "go").touch()
         cleaner.join()
-        said = [job.communicate(timeout=60)[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, said
-    assert (found, looks > 1) == ([], True)
+        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, outputs
+    assert (found, cleanups > 1) == ([], True)
     first = [run_json(tmp_path / f"job{number}")["nodes"][0]["address"] for number in range(SIMULTANEOUS)]
     assert len(set(first)) == SIMULTANEOUS
 
@@ -379,19 +382,19 @@ def test_a_killed_container_ends_the_job(
     tmp_path: Path, place: list[str], start_waiting: StartWaiting, mpi: str, how: str
 ) -> None:
     launcher = start_waiting(mpi)
-    victim = run_json(tmp_path / "job")["nodes"][1]["name"]
-    subprocess.run(["docker", *how.split(), victim], check=True, capture_output=True)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 3, said
-    assert re.search(f"hvscale: rank 1 on {victim} is lost: its container was (killed|removed)", said)
+    container = run_json(tmp_path / "job")["nodes"][1]["name"]
+    subprocess.run(["docker", *how.split(), container], check=True, capture_output=True)
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 3, stderr
+    assert re.search(f"hvscale: rank 1 on {container} is lost: its container was (killed|removed)", stderr)
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
 @contextmanager
-def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
-    """A PATH whose docker stops the daemon before it asks it for a process in a container, and the
-    file that says so.
+def docker_that_stops_the_daemon(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
+    """Yield a PATH whose `docker` stops the daemon before `docker exec`, and a file it then
+    creates.
     """
     pid, stopped, docker = daemon_pid(address), folder / "stopped", shutil.which("docker")
     front = folder / "front"
@@ -407,10 +410,10 @@ def stopping_at_exec(address: str, folder: Path) -> Iterator[tuple[dict[str, str
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
-def test_a_daemon_that_stops_during_the_start_fails_it(
+def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
     hvscale: Run, tmp_path: Path, place: list[str], number: signal.Signals | None
 ) -> None:
-    with stopping_at_exec(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
+    with docker_that_stops_the_daemon(os.environ["DOCKER_HOST"], tmp_path) as (environment, stopped):
         launcher = subprocess.Popen(
             [PROGRAMS / "hvscale", "launch", "-np", "2", *place, "--run", "job", "--", "true"],
             cwd=tmp_path,
@@ -422,10 +425,10 @@ def test_a_daemon_that_stops_during_the_start_fails_it(
             wait_until(stopped.exists)
             launcher.send_signal(number)
             launcher.send_signal(number)
-        _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode == (128 + number if number else 2), said
-    assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in said
-    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == (128 + number if number else 2), stderr
+    assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in stderr
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
     record = run_json(tmp_path / "job")
     assert record["state"] == ("interrupted" if number else "failed")
     assert any("hvscale cleanup" in text for text in record["warnings"])
@@ -435,11 +438,11 @@ def test_a_daemon_that_stops_during_the_start_fails_it(
     assert len(lines) == 3, f"two containers and a network, not {removed.stdout}"
 
 
-def test_a_stopped_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_hung_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:
-        line = refused(
+        line = error_line(
             hvscale,
             *("--placement", "docker:rank", "--run", "job"),
             DOCKER_HOST=docker_host,
@@ -452,18 +455,18 @@ def test_a_stopped_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tm
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
+def test_losing_the_daemon_while_ranks_run_fails_the_run(
     hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with relayed_daemon(os.environ["DOCKER_HOST"], tmp_path) as (address, relay), monkeypatch.context() as changed:
         changed.setenv("DOCKER_HOST", address)
         launcher = waiting_launcher(tmp_path, place, "openmpi")
-        wait_until_ready(tmp_path)
+        wait_for_ranks_to_start(tmp_path)
         relay.kill()
-        _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode == 3, said
-    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", said), said
-    assert "remains; run `hvscale cleanup` when the daemon answers again" in said
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 3, stderr
+    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", stderr), stderr
+    assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["exit_status"]) == ("failed", 3)
     assert hvscale("cleanup").returncode == 0
@@ -471,10 +474,10 @@ def test_a_daemon_that_ends_while_ranks_run_fails_the_run(
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
-def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
+def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_exit(
     hvscale: Run, tmp_path: Path, place: list[str]
 ) -> None:
-    """Gloo's ranks end without the daemon; what started them there does not learn of it."""
+    """Gloo's ranks exit without the daemon, but their `docker exec` processes do not notice."""
     pid, address = daemon_pid(os.environ["DOCKER_HOST"]), os.environ["DOCKER_HOST"]
     go = tmp_path / "job/go"
     (tmp_path / "program.py").write_text(
@@ -489,15 +492,15 @@ def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_end(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until_ready(tmp_path)
+    wait_for_ranks_to_start(tmp_path)
     os.kill(pid, signal.SIGSTOP)
     try:
         go.touch()
-        _, said = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=120)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert launcher.returncode == 3, said
-    assert "the Docker daemon no longer answers" in said
+    assert launcher.returncode == 3, stderr
+    assert "the Docker daemon no longer answers" in stderr
     assert run_json(tmp_path / "job")["exit_status"] == 3
     wait_until(lambda: subprocess.run(["docker", "--host", address, "version"], capture_output=True).returncode == 0)
     assert hvscale("cleanup").returncode == 0
@@ -512,7 +515,7 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
     limit = START_SECONDS[mpi]
     done = hvscale(
         *("launch", "-np", 2, "--mpi", mpi, *place, "--start-timeout", limit, "--run", "job"),
-        *("--", "python", program(HANGING + waiting(mpi))),
+        *("--", "python", program(HANG_RANK_1 + waiting_program(mpi))),
     )
     assert done.returncode == 3
     assert "hvscale: rank 1 on hvscale-" in done.stderr
@@ -522,16 +525,14 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
 
 def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 15
-    through = (
-        f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
-    )
+    script = f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
     for mpi in FLAVOURS:
-        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(through))
+        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(script))
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["--placement", "moon"],
@@ -546,15 +547,15 @@ def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[st
         (["--placement", "docker:rank", "--network", "token-ring"], "--network token-ring"),
     ],
 )
-def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: list[str], said: str) -> None:
+def test_an_invalid_placement_is_one_line_and_status_2(hvscale: Run, arguments: list[str], message: str) -> None:
     done = hvscale("launch", *arguments, "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
-    """The one line that a launch is refused with; it has made no run."""
+def error_line(hvscale: Run, *arguments: object, **environment: str) -> str:
+    """Return the one-line error of a launch that fails before the ranks start."""
     done = hvscale("launch", *arguments, "--", "true", **environment)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
@@ -562,19 +563,19 @@ def refused(hvscale: Run, *arguments: object, **environment: str) -> str:
 
 
 def test_a_missing_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
-    line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
+    line = error_line(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
     assert f"the Docker daemon does not answer at unix://{tmp_path}/nobody: start it" in line
     assert not (tmp_path / "job").exists()
 
 
 def test_a_missing_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
-    other = refused(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
+    other = error_line(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
     assert "Docker has no image nobody/has:this" in other
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "tag", "hvscale:base", "kept:here"], check=True)
     subprocess.run([*docker, "rmi", "hvscale:base"], check=True, capture_output=True)
     try:
-        line = refused(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
+        line = error_line(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=docker_host)
     finally:
         subprocess.run([*docker, "tag", "kept:here", "hvscale:base"], check=True)
     assert "build it once with `hvscale image build`" in line
@@ -593,7 +594,7 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
     subprocess.run(make, check=True, capture_output=True)
     try:
         before = machine_state(os.environ.get("DOCKER_HOST"), tmp_path)
-        line = refused(hvscale, *place[:2], "--run", "job")
+        line = error_line(hvscale, *place[:2], "--run", "job")
         assert machine_state(os.environ.get("DOCKER_HOST"), tmp_path) == before
     finally:
         subprocess.run(remove, check=True, capture_output=True)
@@ -601,19 +602,20 @@ def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_p
     assert run_json(tmp_path / "job")["state"] == "failed"
 
 
-def settled(look: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """What is there when nothing has come or gone for a second: Docker makes and removes the
-    interfaces of a swarm by and by.
+def stable_state(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+    """Return the state once it has not changed for a second.
+
+    Docker creates and removes the interfaces of a swarm with a delay.
     """
-    seen = [look()]
+    states = [read_state()]
 
     def unchanged() -> bool:
         time.sleep(1)
-        seen.append(look())
-        return seen[-1] == seen[-2]
+        states.append(read_state())
+        return states[-1] == states[-2]
 
     wait_until(unchanged)
-    return seen[-1]
+    return states[-1]
 
 
 def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
@@ -621,12 +623,12 @@ def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Pat
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:
         wait_until(lambda: "docker_gwbridge" in machine_state(docker_host, tmp_path)["networks"])
-        before = settled(lambda: machine_state(docker_host, tmp_path))
+        before = stable_state(lambda: machine_state(docker_host, tmp_path))
         done = hvscale(
             "launch", "--placement", "docker:rank", "--network", "overlay", "--", "true", DOCKER_HOST=docker_host
         )
         assert done.returncode == 0, done.stderr
-        assert settled(lambda: machine_state(docker_host, tmp_path)) == before
+        assert stable_state(lambda: machine_state(docker_host, tmp_path)) == before
         assert before["swarm"] == ["active"]
     finally:
         subprocess.run([*docker, "swarm", "leave", "--force"], check=True, capture_output=True)

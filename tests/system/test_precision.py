@@ -1,4 +1,4 @@
-"""Precision, compilation and cores, as set by options."""
+"""The options for precision, compilation and CPU cores."""
 
 import json
 import signal
@@ -34,7 +34,9 @@ def test_lower_precision_follows_fp32(hvscale_warm: Run, tmp_path: Path, precisi
 
 
 def test_fp16_resumes_with_its_loss_scale(hvscale_warm: Run, tmp_path: Path) -> None:
-    """At the start scaled gradients may overflow, which halves their scale and is not a failure."""
+    """Scaled gradients may overflow in the first steps, which halves the loss scale without an
+    error.
+    """
     train = (*CONTIGUOUS, "--precision", "fp16", "--checkpoint-every", 6, "--steps")
     assert hvscale_warm(*train, 12, "--run", "whole").returncode == 0
     assert hvscale_warm(*train, 6, "--run", "first").returncode == 0

@@ -43,7 +43,7 @@ world.Barrier()
 
 
 def rows(document: dict[str, Any], operation: str) -> dict[tuple[int, int | None], tuple[int, int]]:
-    """Calls and bytes by bin."""
+    """Return calls and bytes of an operation by bin."""
     return {
         (row["bytes_min"], row["bytes_max"]): (row["calls"], row["bytes"])
         for row in document["rows"]
@@ -137,8 +137,8 @@ def test_a_moved_run_is_still_readable(hvscale: Run, program: Callable[[str], Pa
     assert hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", program(MPI_PROGRAM)).returncode == 0
     here = json.loads(hvscale("breakdown", "job", "--json").stdout)
     shutil.move(tmp_path / "job", tmp_path / "moved")
-    there = json.loads(hvscale("breakdown", "moved", "--json").stdout)
-    assert there["rows"] == here["rows"]
+    moved = json.loads(hvscale("breakdown", "moved", "--json").stdout)
+    assert moved["rows"] == here["rows"]
 
 
 def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_damaged_runs_are_rejected_in_one_line_and_not_changed(hvscale: Run, rec
     profiles = sorted(recorded.glob("hvprof/*.hvp"))
     contents = [profile.read_bytes() for profile in profiles]
     profiles[0].write_bytes(b"garbage" * 1000)
-    one_left = hvscale("breakdown", recorded, "--json")
-    assert one_left.returncode == 0
-    assert json.loads(one_left.stdout)["ranks"] == [1]
-    assert profiles[0].name in one_left.stderr
+    remaining = hvscale("breakdown", recorded, "--json")
+    assert remaining.returncode == 0
+    assert json.loads(remaining.stdout)["ranks"] == [1]
+    assert profiles[0].name in remaining.stderr
     profiles[1].write_bytes(contents[1][:50])
     rejected(recorded, profiles[0].name)
     for profile, content in zip(profiles, contents, strict=True):

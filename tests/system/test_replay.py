@@ -1,4 +1,4 @@
-"""`hvscale replay` of recorded jobs: what it sends, and how it stands among other commands."""
+"""`hvscale replay` of recorded jobs: its messages, and its use with other commands."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path,
     )
     assert done.returncode == 0, done.stderr
     assert "replay: 7 steps, median " in done.stderr
-    # Horovod's own messages, by which the ranks agree on what to send, are smaller.
+    # Horovod's own negotiation messages are smaller.
     (large,) = [
         row for row in json.loads(done.stdout)["rows"] if (row["operation"], row["bytes_min"]) == ("allreduce", 1025)
     ]
@@ -70,7 +70,7 @@ def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded:
     assert "replay: 3 steps" in plain.stdout
 
 
-def test_a_replay_of_our_trainer_scales_in_images(hvscale: Run) -> None:
+def test_a_replay_of_hvscale_train_reports_images(hvscale: Run) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "trained", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
@@ -87,7 +87,7 @@ def test_a_replay_of_our_trainer_scales_in_images(hvscale: Run) -> None:
     assert all(row["throughput"] > 0 for row in rows)
 
 
-def test_ranks_with_other_recordings_end_with_one_line(
+def test_different_recordings_on_two_ranks_are_a_one_line_error(
     hvscale: Run, program: Callable[[str], Path], recorded: Path
 ) -> None:
     other = PROGRAM.replace("(10, 100", "(10, 99")
@@ -114,7 +114,7 @@ os.execvp("hvscale", ["hvscale", "replay", folder])
         (["plain", "-np", "0"], "--np 0: give a number from 1 to"),
     ],
 )
-def test_a_wrong_request_is_one_line(hvscale: Run, arguments: list[str], line: str) -> None:
+def test_an_invalid_request_is_one_line(hvscale: Run, arguments: list[str], line: str) -> None:
     assert hvscale("launch", "--run", "plain", "--", "true").returncode == 0
     done = hvscale("replay", *arguments)
     assert done.returncode == 2

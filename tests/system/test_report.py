@@ -13,7 +13,7 @@ from tests.conftest import Run
 
 ROUNDS = 40
 SIZE = 200_000
-# Rank 1 comes late to every round when LATE says so; the arguments are for the page to show.
+# Rank 1 is LATE seconds late in every round; the report shows the command's arguments.
 PROGRAM = f"""
 import numpy, os, time
 from mpi4py import MPI
@@ -26,7 +26,7 @@ for _ in range({ROUNDS} * int(os.environ.get("TIMES", "1"))):
 world.Barrier()
 """
 HOROVOD_STEPS = 6
-# A fused message of two tensors in each step.
+# Each step sends one fused message of two tensors.
 HOROVOD_PROGRAM = f"""
 import os, time, horovod.torch as hvd, torch
 from hvscale import profiling
@@ -36,14 +36,14 @@ for step in range({HOROVOD_STEPS}):
     hvd.grouped_allreduce([torch.ones(1000), torch.ones(2000)], name=f"parts.{{step}}")
 profiling.step()
 if "HOROVOD_TIMELINE" in os.environ:
-    time.sleep(1)  # it loses at shutdown what it has not written by then
+    time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 HOSTILE = "<script>throw new Error('run')</script>"
 
 
 @pytest.fixture
 def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """`profiled("name", LATE="0.02")`: a run of the program, recorded."""
+    """Return a function that profiles the program: `profiled("name", LATE="0.02")`."""
     script = program(PROGRAM)
 
     def run(name: str, np: int = 2, **environment: str) -> Path:
@@ -55,9 +55,7 @@ def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Ca
     return run
 
 
-def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
-    hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_compare_names_the_late_rank(hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:
     before, late = profiled("before"), profiled("late", LATE="0.1")
     done = hvscale("compare", before, late, "--json", "--csv", "table.csv")
     assert done.returncode == 0, done.stderr
@@ -79,7 +77,7 @@ def test_a_late_rank_makes_the_others_wait_and_compare_says_so(
     assert again["total"]["gain_percent"] == 0
 
 
-def test_what_cannot_be_compared_is_refused_in_one_line(
+def test_runs_that_cannot_be_compared_are_a_one_line_error(
     hvscale: Run, profiled: Callable[..., Path], tmp_path: Path
 ) -> None:
     before, longer = profiled("before"), profiled("longer", TIMES="2")
@@ -88,7 +86,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     mixed = tmp_path / "mixed"
     shutil.copytree(before, mixed)
     shutil.copy(longer / "hvprof" / "rank-00001.hvp", mixed / "hvprof" / "rank-00001.hvp")
-    for second, said in (
+    for second, message in (
         (longer, "did different work"),
         ("empty", "is not the folder of a run"),
         ("nowhere", "is not a folder"),
@@ -98,7 +96,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
         for command in ("compare", "report"):
             done = hvscale(command, before, second)
             assert done.returncode == 2, done.stdout
-            assert said in done.stderr
+            assert message in done.stderr
             assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.rglob("*.html"))
     assert hvscale("report", before, before, before).returncode == 2
@@ -107,7 +105,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
 
 @pytest.fixture
 def open_report(open_page: Callable[..., Page]) -> Callable[..., Page]:
-    """As `open_page`, once the charts are drawn."""
+    """As `open_page`, but wait until the charts are drawn."""
 
     def open_report(file: Path, width: int = 1280) -> Page:
         page = open_page(file, width)

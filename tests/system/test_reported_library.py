@@ -1,4 +1,4 @@
-"""The MPI library that ranks report, against the requested one."""
+"""The MPI library that ranks report is compared with the requested one."""
 
 import json
 import os
@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.mpi_prefixes import fake_mvapich2
 
-SAY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
-DIFFERENCE = re.compile(r"requested mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
+PRINT_LIBRARY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
+WARNING = re.compile(r"requested mvapich2 2\.3\.7, but ranks 0-1 ran on mpich 5\S+ \(/\S+/libmpi\.so\.12\)")
 C_PROGRAM = """
 #include <mpi.h>
 #include <stdio.h>
@@ -49,15 +49,15 @@ def mpich_program(tmp_path: Path) -> Path:
 def test_ranks_report_their_library(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, prefix: Path, soname: str
 ) -> None:
-    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(SAY))
+    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(PRINT_LIBRARY))
     assert done.returncode == 0, done.stderr
     record = run_json(tmp_path / "job")
     [reported] = record["libraries_reported"]
     assert (reported["flavour"], reported["version"]) == (mpi, record["library"]["version"])
     assert reported["file"] == str((prefix / "lib" / soname).resolve())
     assert reported["ranks"] == [0, 1, 2]
-    said = {" ".join(line.split()[1:]) for line in done.stdout.splitlines()}
-    assert said == {reported["text"].splitlines()[0]}
+    output = {" ".join(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert output == {reported["text"].splitlines()[0]}
     assert "ran on" not in done.stderr
 
 
@@ -67,21 +67,21 @@ def test_a_mislabelled_prefix_is_a_warning(hvscale: Run, tmp_path: Path, mpich_p
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--", mpich_program)
     done = hvscale(*command, PATH=f"{prefix / 'bin'}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    [warned] = [line for line in done.stderr.splitlines() if DIFFERENCE.search(line)]
+    [warned] = [line for line in done.stderr.splitlines() if WARNING.search(line)]
     assert warned.startswith("hvscale: warning: ")
     record = run_json(tmp_path / "job")
-    assert [DIFFERENCE.fullmatch(text) for text in record["warnings"]].count(None) == len(record["warnings"]) - 1
+    assert [WARNING.fullmatch(text) for text in record["warnings"]].count(None) == len(record["warnings"]) - 1
     assert (record["library"]["flavour"], record["libraries_reported"][0]["flavour"]) == ("mvapich2", "mpich")
 
 
 @needs_mpich
-def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
+def test_results_name_only_the_library_that_ran(hvscale: Run, tmp_path: Path, mpich_program: Path) -> None:
     path = f"{fake_mvapich2(tmp_path) / 'bin'}:{os.environ['PATH']}"
 
     def measured(*words: object) -> str:
-        """What is printed on stdout."""
+        """Run the command, check its warning, and return stdout."""
         done = hvscale(*words, PATH=path)
-        assert (done.returncode, len(DIFFERENCE.findall(done.stderr)) > 0) == (4, True), done.stdout + done.stderr
+        assert (done.returncode, len(WARNING.findall(done.stderr)) > 0) == (4, True), done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
 
@@ -91,7 +91,7 @@ def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_pat
     profile = measured("profile", *launched, "--run", "again", "--json", "--", mpich_program)
     document = json.loads(profile)
     assert document["library"].startswith("mpich 5.")
-    assert DIFFERENCE.fullmatch(document["warnings"][-1])
+    assert WARNING.fullmatch(document["warnings"][-1])
     compared = measured("compare", "job", "again")
     assert len(re.findall(r"under mpich 5\.", compared)) == 2
     assert "mvapich2" not in table + compared
@@ -102,8 +102,8 @@ def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_pat
     assert f"np 2 · {document['library']} ·" in page
     assert f"<td>library</td><td><code>{document['library']}</code></td>" in page
 
-    turns = ("--repeat", 2, "--metric", r"(\S+) images/s", "--run")
-    measured("scale", "--np", "1,2", "--mpi", "mvapich2", *turns, "scaled", "--", mpich_program)
+    repeats = ("--repeat", 2, "--metric", r"(\S+) images/s", "--run")
+    measured("scale", "--np", "1,2", "--mpi", "mvapich2", *repeats, "scaled", "--", mpich_program)
     measured("tune", *launched, "--metric", r"(\S+) images/s", "--trials", 2, "--run", "tuned", "--", mpich_program)
     for file in ("scaled/scale.json", "tuned/tune.json"):
         study = json.loads((tmp_path / file).read_text())
@@ -113,15 +113,15 @@ def test_no_figure_is_shown_for_a_library_that_did_not_run(hvscale: Run, tmp_pat
 
 
 @needs_mpich
-def test_a_rank_whose_programs_run_on_two_libraries_reports_both(
+def test_a_rank_that_runs_programs_on_two_libraries_reports_both(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """One after the other; the second one, with a library of its own, does not know the launcher,
-    and is a job of one rank.
+    """The second program has its own library, which ignores the launcher and makes a job of one
+    rank.
     """
-    script = program(SAY)
-    by_itself = "env -u MPI4PY_LIBMPI"
-    both = f"{MPICH_PREFIX / 'bin/python'} {script}; {by_itself} {PROGRAMS / 'python'} {script}"
+    script = program(PRINT_LIBRARY)
+    without_setting = "env -u MPI4PY_LIBMPI"
+    both = f"{MPICH_PREFIX / 'bin/python'} {script}; {without_setting} {PROGRAMS / 'python'} {script}"
     done = hvscale("launch", "--mpi", "mpich", "--run", "job", "--", "sh", "-c", both)
     assert done.returncode == 0, done.stderr
     reported = run_json(tmp_path / "job")["libraries_reported"]

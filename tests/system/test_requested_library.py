@@ -1,4 +1,4 @@
-"""mpi4py, and so every measurement, runs on the requested MPI, or there is no measurement."""
+"""mpi4py, and with it every measurement, uses the requested MPI; otherwise the command fails."""
 
 import json
 import os
@@ -15,22 +15,22 @@ from tests.system.mpi_prefixes import fake_mvapich2, fake_mvapich2_library, remo
 
 pytestmark = needs_mpich
 
-# What mpi4py would load by itself in the environment of the programs.
-OF_THE_ENVIRONMENT = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
-MAPPED = """
+# The library that mpi4py loads by default in the environment of the programs.
+ENVIRONMENT_LIBRARY = f"MPI4PY_LIBMPI={MPICH_PREFIX / 'lib' / 'libmpi.so.12'}"
+PRINT_MAPPED_LIBRARY = """
 from mpi4py import MPI
 files = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi." in line}
 print(MPI.COMM_WORLD.size, *files)
 """
-MAPPED_WITH_HOROVOD = f"""
+PRINT_MAPPED_LIBRARY_WITH_HOROVOD = f"""
 import horovod.torch as hvd
 hvd.init()
-{MAPPED}
+{PRINT_MAPPED_LIBRARY}
 hvd.barrier()
 """
 RULE = "-" * 69
-# As MVAPICH2 2.3.7 prints it on rank 0 (mv2_print_env_info in its sources), with a line of the
-# program's among it.
+# Prints the table of MVAPICH2 2.3.7 on rank 0 (mv2_print_env_info in its sources), interrupted by a
+# line of the program.
 PRINTS_A_TABLE = f"""
 import os
 print("before")
@@ -45,16 +45,14 @@ print("\\nafter\\n{RULE}")
 OWN_LINES = ["before", "", "after", RULE]
 
 
-def of_prefix(prefix: Path) -> str:
-    """A PATH with the prefix's launcher first, and the programs of the MPICH environment behind
-    it.
-    """
+def path_with_prefix(prefix: Path) -> str:
+    """Return a PATH with the prefix's launcher first, then the MPICH environment's programs."""
     return f"{prefix / 'bin'}:{MPICH_PREFIX / 'bin'}:{os.environ['PATH']}"
 
 
 @pytest.fixture
 def mpich_hvscale(tmp_path: Path) -> Run:
-    """The command of the MPICH environment, which leaves another MPICH first in PATH."""
+    """Run the hvscale of the MPICH environment; another MPICH that is first in PATH stays first."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [str(MPICH_PREFIX / "bin" / "hvscale"), *map(str, arguments)]
@@ -66,9 +64,12 @@ def mpich_hvscale(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize(
     ("mpi", "make", "script"),
-    [("mpich", second_mpich, MAPPED_WITH_HOROVOD), ("mvapich2", fake_mvapich2_library, MAPPED)],
+    [
+        ("mpich", second_mpich, PRINT_MAPPED_LIBRARY_WITH_HOROVOD),
+        ("mvapich2", fake_mvapich2_library, PRINT_MAPPED_LIBRARY),
+    ],
 )
-def test_mpi4py_loads_the_launcher_s_library(
+def test_mpi4py_loads_the_launchers_library(
     mpich_hvscale: Run,
     program: Callable[[str], Path],
     tmp_path: Path,
@@ -79,7 +80,7 @@ def test_mpi4py_loads_the_launcher_s_library(
     prefix = make(tmp_path)
     library = prefix / "lib" / "libmpi.so.12"
     command = ("launch", "-np", 2, "--mpi", mpi, "--run", "job")
-    done = mpich_hvscale(*command, "--", "python", program(script), PATH=of_prefix(prefix))
+    done = mpich_hvscale(*command, "--", "python", program(script), PATH=path_with_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] 2 {library}" for rank in range(2)]
     [reported] = run_json(tmp_path / "job")["libraries_reported"]
@@ -87,12 +88,12 @@ def test_mpi4py_loads_the_launcher_s_library(
     assert "ran on" not in done.stderr
 
 
-def test_the_user_s_mpi4py_library_takes_precedence_with_a_warning(
+def test_the_users_mpi4py_library_takes_precedence_with_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2_library(tmp_path)
-    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", OF_THE_ENVIRONMENT)
-    done = hvscale(*command, "--", "python", program(MAPPED), PATH=of_prefix(prefix))
+    command = ("launch", "-np", 2, "--mpi", "mvapich2", "--run", "job", "--env", ENVIRONMENT_LIBRARY)
+    done = hvscale(*command, "--", "python", program(PRINT_MAPPED_LIBRARY), PATH=path_with_prefix(prefix))
     assert done.returncode == 0, done.stderr
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {str(MPICH_PREFIX / "lib" / "libmpi.so.12")}
     [warning] = [line for line in done.stderr.splitlines() if "warning: requested mvapich2 5" in line]
@@ -109,16 +110,16 @@ def test_bench_measures_only_the_requested_library(hvscale: Run, tmp_path: Path)
     prefix = fake_mvapich2_library(tmp_path)
     command = ("bench", "allreduce", "-np", 2, "--sizes", "4K,64K", "--iterations", 20, "--warmup", 2, "--json")
     backends = ("--backend", "mvapich2,horovod-mvapich2,mpich")
-    right = hvscale(*command, *backends, "--run", "right", PATH=of_prefix(prefix))
-    assert right.returncode == 0, right.stderr
-    libraries = {entry["name"]: entry["library"] for entry in bench_json(right, tmp_path / "right")["backends"]}
+    requested = hvscale(*command, *backends, "--run", "right", PATH=path_with_prefix(prefix))
+    assert requested.returncode == 0, requested.stderr
+    libraries = {entry["name"]: entry["library"] for entry in bench_json(requested, tmp_path / "right")["backends"]}
     assert libraries["mvapich2"].startswith("MVAPICH2 5")
     assert "Horovod" in libraries["horovod-mvapich2"]
     assert "MVAPICH2 5" in libraries["horovod-mvapich2"]
     assert libraries["mpich"].startswith("MPICH Version: 5")
 
-    given = ("--backend", "mvapich2,mpich", "--env", OF_THE_ENVIRONMENT)
-    wrong = hvscale(*command, *given, "--run", "wrong", PATH=of_prefix(prefix))
+    given = ("--backend", "mvapich2,mpich", "--env", ENVIRONMENT_LIBRARY)
+    wrong = hvscale(*command, *given, "--run", "wrong", PATH=path_with_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
     assert last.startswith("hvscale: mvapich2: requested mvapich2 5")
@@ -134,11 +135,11 @@ def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_pat
     prefix = fake_mvapich2_library(tmp_path)
     command = ("tune-collectives", "-np", 2, "--mpi", "mvapich2", "--ops", "broadcast")
     given = ("--min-bytes", "4K", "--max-bytes", "4K", "--minutes", 0.1, "--json")
-    right = hvscale(*command, *given, "--run", "right", PATH=of_prefix(prefix))
-    assert right.returncode == 0, right.stderr
-    assert json.loads(right.stdout)["library"].startswith("MVAPICH2 5")
+    requested = hvscale(*command, *given, "--run", "right", PATH=path_with_prefix(prefix))
+    assert requested.returncode == 0, requested.stderr
+    assert json.loads(requested.stdout)["library"].startswith("MVAPICH2 5")
 
-    wrong = hvscale(*command, *given, "--run", "wrong", "--env", OF_THE_ENVIRONMENT, PATH=of_prefix(prefix))
+    wrong = hvscale(*command, *given, "--run", "wrong", "--env", ENVIRONMENT_LIBRARY, PATH=path_with_prefix(prefix))
     assert wrong.returncode == 4, wrong.stderr
     last = wrong.stderr.splitlines()[-1]
     assert last.startswith("hvscale: requested mvapich2 5")
@@ -150,20 +151,22 @@ def test_tables_are_written_only_for_the_requested_library(hvscale: Run, tmp_pat
 
 def test_a_missing_library_function_is_a_one_line_error(mpich_hvscale: Run, tmp_path: Path) -> None:
     prefix = remove_mpi_io(second_mpich(tmp_path))
-    done = mpich_hvscale("bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=of_prefix(prefix))
+    done = mpich_hvscale(
+        "bench", "allreduce", "-np", 2, "--backend", "mpich", "--sizes", "4K", PATH=path_with_prefix(prefix)
+    )
     assert done.returncode == 2
-    [said] = done.stderr.splitlines()
-    assert said.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
-    assert "without MPI-IO" in said
-    assert "--backend horovod" in said
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"hvscale: mpich: {prefix / 'lib' / 'libmpi.so.12'} lacks MPI_File_")
+    assert "without MPI-IO" in line
+    assert "--backend horovod" in line
 
 
-def test_mvapich2_s_settings_table_stays_in_the_log(
+def test_the_mvapich2_settings_table_is_only_in_the_log(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = fake_mvapich2(tmp_path)
-    python = Path(sys.base_prefix) / "bin" / "python3"  # without a Horovod that would have to be built for MVAPICH2
-    script, path = program(PRINTS_A_TABLE), of_prefix(prefix)
+    python = Path(sys.base_prefix) / "bin" / "python3"  # it has no Horovod, which would have to be built for MVAPICH2
+    script, path = program(PRINTS_A_TABLE), path_with_prefix(prefix)
     command = ("launch", "-np", 2, "--mpi", "mvapich2", "--env", "MV2_VBUF_TOTAL_SIZE=8192")
     done = hvscale(*command, "--run", "job", "--", python, script, PATH=path)
     assert done.returncode == 0, done.stderr
@@ -178,7 +181,9 @@ def test_mvapich2_s_settings_table_stays_in_the_log(
         RULE,
         f"\t{'PROCESSOR ARCH NAME':31}: MV2_ARCH_UNKWN",
     ]
-    [told] = [told for told in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in told["library"]]
-    assert told["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
-    asked = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
-    assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in asked.stdout.splitlines()]
+    [reported] = [
+        reported for reported in run_json(tmp_path / "job")["settings_in_effect"] if "MVAPICH2" in reported["library"]
+    ]
+    assert reported["not_applied"] == {"MV2_VBUF_TOTAL_SIZE": "8192 was requested, 16384 is in effect"}
+    shown_on_request = hvscale(*command, "--env", "MV2_SHOW_ENV_INFO=1", "--", python, script, PATH=path)
+    assert " MVAPICH2-2.3.7 Parameters" in [line[4:] for line in shown_on_request.stdout.splitlines()]

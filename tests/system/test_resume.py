@@ -65,7 +65,7 @@ def test_killed_and_resumed_training_is_bit_identical(hvscale: Run, hvscale_warm
     assert len(list((tmp_path / "stopped/checkpoints").iterdir())) == 3
 
 
-def test_two_halves_equal_the_whole(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_two_half_runs_equal_one_full_run(hvscale_warm: Run, tmp_path: Path) -> None:
     """With dropout, and a constant learning rate, which does not depend on the number of steps."""
     (tmp_path / "dropping.py").write_text(DROPOUT)
     assert hvscale_warm(*CLASSIFIER, "--steps", 8, "--run", "whole").returncode == 0
@@ -130,9 +130,9 @@ def test_another_number_of_ranks_gives_a_warning(hvscale: Run, hvscale_warm: Run
     words = ("hvscale", *EDSR, "--steps", 8, "--resume", "alone", "--learning-rate", "2e-4")
     done = hvscale("launch", "-np", 2, "--run", "two", "--", *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout + done.stderr
-    assert said.count("the checkpoint is of 1 ranks and this run has 2: a step now takes 4 images") == 1
-    assert said.count("--learning-rate was None and is now 0.0002") == 1
+    output = done.stdout + done.stderr
+    assert output.count("the checkpoint is of 1 ranks and this run has 2: a step now takes 4 images") == 1
+    assert output.count("--learning-rate was None and is now 0.0002") == 1
     assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
 
 
@@ -162,14 +162,14 @@ def test_run_killed_before_its_first_checkpoint_starts_from_scratch(hvscale_warm
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--resume", "auto"), "--resume auto needs --run or --checkpoint-dir"),
         (("--resume", "."), "--resume .: the folder holds no checkpoints"),
         (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], said: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], message: str) -> None:
     done = hvscale_warm(*EDSR, "--steps", 2, *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr

@@ -52,10 +52,8 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
-    """Six pairs of launches of one --run, and at the same time six without, which must not share a
-    default folder.
-    """
+def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> None:
+    """Each pair shares one --run; launches without --run get separate folders."""
     launch = ("launch", "--mpi", "gloo")
     pairs = [
         [start(tmp_path, *launch, "--run", f"job-{number}", "--", "echo", who) for who in ("one", "two")]
@@ -63,43 +61,43 @@ def test_one_of_two_simultaneous_starts_runs(tmp_path: Path) -> None:
     ]
     alone = [start(tmp_path, *launch, "--", "true") for _ in range(6)]
     for number, pair in enumerate(pairs):
-        said = {process: process.communicate(timeout=120) for process in pair}
-        assert sorted(process.returncode for process in pair) == [0, 2], said
-        (lost,) = (said[process][1] for process in pair if process.returncode == 2)
-        assert str(tmp_path / f"job-{number}") in lost
-        assert "is in use by process" in lost or "holds a run already" in lost
-        assert len(lost.splitlines()) == 1
-        (won,) = (said[process][0] for process in pair if process.returncode == 0)
-        assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == won.removeprefix("[0] ")
+        outputs = {process: process.communicate(timeout=120) for process in pair}
+        assert sorted(process.returncode for process in pair) == [0, 2], outputs
+        (error,) = (outputs[process][1] for process in pair if process.returncode == 2)
+        assert str(tmp_path / f"job-{number}") in error
+        assert "is in use by process" in error or "holds a run already" in error
+        assert len(error.splitlines()) == 1
+        (output,) = (outputs[process][0] for process in pair if process.returncode == 0)
+        assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == output.removeprefix("[0] ")
     for process in alone:
-        _, said_alone = process.communicate(timeout=120)
-        assert process.returncode == 0, said_alone
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
 
 
-def test_a_folder_belongs_to_its_live_process(
+def test_a_live_process_locks_its_folder(
     hvscale: Run, hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    run, go_on = tmp_path / "job", tmp_path / "go-on"
-    waiting = ("--", "python", program(WAITING), go_on)
+    run, go_file = tmp_path / "job", tmp_path / "go-on"
+    waiting = ("--", "python", program(WAITING), go_file)
     first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", *waiting)
     try:
         wait_until(lambda: (run / "logs/rank-00000.log").exists() and run_json(run)["state"] == "running")
-        asked = [
+        commands = [
             ("launch", "--mpi", "gloo", "--run", "job", "--", "true"),
             ("scale", "--np", "1", "--mpi", "gloo", "--run", "job", "--", "true"),
             ("bench", "allreduce", "-np", "2", "--run", "job"),
         ]
         resumed = (*TRAIN, "--steps", "2", "--run", "job", "--resume", "auto")
-        for second in [*(hvscale(*arguments) for arguments in asked), hvscale_warm(*resumed)]:
+        for second in [*(hvscale(*arguments) for arguments in commands), hvscale_warm(*resumed)]:
             assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
             assert str(run) in second.stderr
         assert f"{run} is in use by process {first.pid} on {os.uname().nodename}" in second.stderr
         assert run_json(run)["state"] == "running"
     finally:
-        go_on.touch()
-        _, said = first.communicate(timeout=60)
-    assert first.returncode == 0, said
+        go_file.touch()
+        _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 0, stderr
     assert run_json(run)["state"] == "finished"
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
     again = hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true")
@@ -107,9 +105,7 @@ def test_a_folder_belongs_to_its_live_process(
 
 
 def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) -> None:
-    """The second one is refused; killed, the first one leaves a folder that the third resumes in,
-    and that says so until then.
-    """
+    """A second start is rejected; after the first is killed, a third resumes in its folder."""
     train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")
     steps = tmp_path / "job/steps.jsonl"
     first = start(tmp_path, *train, "--steps", 1_000_000)
@@ -136,10 +132,8 @@ def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) 
 
 
 @needs_root
-def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
-    """One of another user; one of our own in which another user's links lead out of it; and one
-    that every user may write in.
-    """
+def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
+    """Covers another user's folder, links out of the folder, and a world-writable folder."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     theirs, ours, open_to_all = (tmp_path / name for name in ("theirs", "ours", "open"))
@@ -152,7 +146,7 @@ def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None
     for path in (theirs, theirs / "logs", tmp_path / "theirlink"):
         os.lchown(path, NOBODY, NOBODY)
     open_to_all.chmod(0o777)
-    for name, said in (
+    for name, message in (
         ("theirs", f"theirs belongs to another user (uid {NOBODY})"),
         ("ours", "ours/logs is a symbolic link"),
         ("theirlink", f"theirlink is a symbolic link of another user (uid {NOBODY})"),
@@ -160,10 +154,10 @@ def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None
     ):
         done = hvscale("launch", "--mpi", "gloo", "--run", name, "--", "true")
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-        assert said in done.stderr
+        assert message in done.stderr
     done = hvscale("scale", "--np", "1", "--mpi", "gloo", "--run", "theirs", "--", "true")
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
-    for name in ("launcher.log", "rank-00000.log"):  # from when the folder was open to others
+    for name in ("launcher.log", "rank-00000.log"):  # links made while the folder was open to others
         (tmp_path / "cleared/logs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "cleared/logs" / name).symlink_to(precious)
     done = hvscale("launch", "--mpi", "gloo", "--run", "cleared", "--", "echo", "hello")
@@ -173,9 +167,7 @@ def test_another_user_s_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None
 
 
 def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -> None:
-    """FIFOs, devices and files without an end in the place of a run's own, read by what reads
-    them.
-    """
+    """A FIFO, a device or an endless file replaces a file of the run."""
     run = tmp_path / "job"
     assert hvscale_warm(*TRAIN, "--steps", "2", "--checkpoint-every", "2", "--run", "job").returncode == 0
     (checkpoint,) = (run / "checkpoints").iterdir()
@@ -190,7 +182,7 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         "device": lambda path: path.symlink_to("/dev/zero"),
         "endless": endless,
     }
-    asked: list[tuple[Path, tuple[str, ...], int, tuple[str, ...]]] = [
+    cases: list[tuple[Path, tuple[str, ...], int, tuple[str, ...]]] = [
         (run / "run.json", ("breakdown", "job"), 2, ("fifo", "device", "endless")),
         (run / "run.json", ("compare", "job", "job"), 2, ("fifo",)),
         (run / "steps.jsonl", ("breakdown", "job", "--explain"), 0, ("fifo", "device", "endless")),
@@ -200,15 +192,15 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         (checkpoint, ("eval", str(checkpoint), "--data", "bundled", "--images", "1"), 2, ("fifo",)),
         (run / "result.json", ("eval", "job", "--images", "1"), 0, ("fifo",)),
     ]
-    for path, command, status, kinds in asked:
+    for path, command, status, kinds in cases:
         for kind in kinds:
             path.unlink(missing_ok=True)
             prepare[kind](path)
             done = hvscale_warm(*command, timeout=60)
-            said = f"{command} with {path.name} as {kind}: {done.stderr}"
-            assert done.returncode == status, said
-            assert "Traceback" not in done.stderr, said
-            assert status == 0 or len(done.stderr.splitlines()) == 1, said
+            context = f"{command} with {path.name} as {kind}: {done.stderr}"
+            assert done.returncode == status, context
+            assert "Traceback" not in done.stderr, context
+            assert status == 0 or len(done.stderr.splitlines()) == 1, context
             path.unlink()
         if path in kept:
             path.write_bytes(kept[path])
@@ -220,11 +212,11 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
     ]
 
 
-def test_a_run_with_a_killed_hvscale_is_interrupted(
+def test_a_run_whose_hvscale_was_killed_is_interrupted(
     hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    run, go_on = tmp_path / "job", tmp_path / "go-on"
-    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_on)
+    run, go_file = tmp_path / "job", tmp_path / "go-on"
+    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_file)
     try:
         log = run / "logs/rank-00000.log"
         wait_until(lambda: log.exists() and "begun" in log.read_text() and run_json(run)["state"] == "running")
@@ -238,14 +230,15 @@ def test_a_run_with_a_killed_hvscale_is_interrupted(
         assert done.returncode == 0, done.stderr
         assert [text for text in json.loads(done.stdout)["warnings"] if "was interrupted: its hvscale process" in text]
     finally:
-        go_on.touch()
+        go_file.touch()
         first.kill()
 
 
 @needs_root
 def test_an_unreadable_folder_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
-    """Asked by a user who may pass through all folders above it; the program is loaded before, from
-    where that user may not read.
+    """Run as another user who may enter all parent folders.
+
+    hvscale is imported before, because that user may not read its files.
     """
     assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
     loaded = "import hvscale.profiling.analyze.explanation, hvscale.cli.commands.breakdown, hvscale.cli.main, os, sys"
@@ -259,6 +252,6 @@ def test_an_unreadable_folder_is_a_one_line_error(hvscale: Run, tmp_path: Path) 
             command = [sys.executable, "-c", ask, "breakdown", str(run)]
             done = subprocess.run(command, cwd=open_to_all, capture_output=True, text=True)
             assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-            said = "is not readable" if closed == run else "Permission denied"
-            assert said in done.stderr
+            message = "is not readable" if closed == run else "Permission denied"
+            assert message in done.stderr
             closed.chmod(0o755)

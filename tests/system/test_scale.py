@@ -1,6 +1,4 @@
-"""`hvscale scale` with real ranks: what it measures, what it refuses, and what it keeps when it is
-broken off.
-"""
+"""`hvscale scale` with real ranks: measurements, errors, interruption and resuming."""
 
 import csv
 import json
@@ -17,8 +15,8 @@ from playwright.sync_api import Page, expect
 from hvscale.core.host import available_cores
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# A real job that ends as Horovod's synthetic benchmarks do; a rank's speed falls from 100 to 80 on
-# two ranks.
+# Prints results as Horovod's synthetic benchmarks do; two ranks reduce a rank's speed from 100 to
+# 80.
 HOROVOD_LINES = """
 speed = {1: 100, 2: 80}[size]
 if rank == 0:
@@ -36,7 +34,7 @@ hvd.init()
 rank, size = hvd.rank(), int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
 """
 
-# Prints what it is told for its np and repeat, in words of its own.
+# Prints the speed that speeds.json has for its np and repeat.
 SPEEDS = """
 import json, os, re, sys
 from pathlib import Path
@@ -47,8 +45,8 @@ print(f"rank {rank} saw {speeds[int(repeat) - 1] + rank:g} samples/s")
 """
 FIRST = r"rank 0 saw ([0-9.]+) samples/s"
 
-# Rank 1 fails, or waits to be ended, as the file "mood" says.
-MOODY = """
+# Rank 1 fails if the file `mood` contains "bad", and hangs if it contains "slow".
+UNRELIABLE = """
 import os, sys, time
 from pathlib import Path
 print("reached 10 samples/s", flush=True)
@@ -78,8 +76,9 @@ def column(document: dict[str, Any], name: str) -> list[Any]:
 
 @pytest.fixture
 def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """`speeds({1: [10, 11], 2: [20, 21]})`: a program that prints these, by np and repeat; rank 1
-    prints 1 more.
+    """Return a function that makes a program with given speeds by np and repeat.
+
+    For example `speeds({1: [10, 11], 2: [20, 21]})`; rank 1 prints 1 more.
     """
 
     def write(by_np: dict[int, list[float]]) -> Path:
@@ -90,19 +89,19 @@ def speeds(program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
 
 
 @pytest.fixture
-def moody(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    def write(mood: str) -> Path:
-        (tmp_path / "mood").write_text(mood)
-        return program(MOODY)
+def unreliable_program(program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def write(behaviour: str) -> Path:
+        (tmp_path / "mood").write_text(behaviour)
+        return program(UNRELIABLE)
 
     return write
 
 
-@pytest.mark.parametrize(("mpi", "start"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
-def test_horovods_own_lines_are_read(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, start: str
+@pytest.mark.parametrize(("mpi", "initialise"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
+def test_horovod_benchmark_output_is_read(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, initialise: str
 ) -> None:
-    script = program(start + HOROVOD_LINES)
+    script = program(initialise + HOROVOD_LINES)
     done = hvscale(
         *("scale", "--np", "1,2", "--mpi", mpi, "--repeat", "1", "--run", "curve", "--csv", "table.csv"),
         *("--json", "--", "python", script),
@@ -125,7 +124,7 @@ def test_horovods_own_lines_are_read(
         assert [row["throughput"] for row in csv.DictReader(table)] == ["100.0", "160.0"]
 
 
-def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
+def test_repeats_are_interleaved_and_give_a_confidence_interval(
     hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
 ) -> None:
     by_np = {1: [10.0, 11.0, 9.0], 2: [19.0, 20.0, 18.0]}
@@ -138,14 +137,14 @@ def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
     assert [run.name for run in starts] == [f"np-{np}-repeat-{repeat}" for repeat in (1, 2, 3) for np in (2, 1)]
     assert column(document, "runs") == [3, 3]
 
-    # Student's t for two degrees of freedom leaves 5 % outside 4.3027.
+    # Student's t, two degrees of freedom, 95 % two-sided: 4.3027.
     logs = [math.log(two / one) for one, two in zip(by_np[1], by_np[2], strict=True)]
     mean = sum(logs) / 3
-    reach = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
+    half_width = 4.302652729911275 * math.sqrt(sum((value - mean) ** 2 for value in logs) / 2 / 3)
     row = document["rows"][1]
     assert row["speed_up"] == pytest.approx(math.exp(mean))
-    assert row["speed_up_low"] == pytest.approx(math.exp(mean - reach))
-    assert row["speed_up_high"] == pytest.approx(math.exp(mean + reach))
+    assert row["speed_up_low"] == pytest.approx(math.exp(mean - half_width))
+    assert row["speed_up_high"] == pytest.approx(math.exp(mean + half_width))
     assert row["scaling_efficiency_low"] == pytest.approx(row["speed_up_low"] / 2)
     assert row["throughput"] == pytest.approx((19 * 20 * 18) ** (1 / 3))
     assert "what --metric matches" in done.stdout
@@ -160,7 +159,7 @@ def test_repeats_are_made_in_turns_and_their_spread_is_the_interval(
         (r"saw (?P<per_rank>[0-9.]+) samples", 2 * 20.5, False),
     ],
 )
-def test_a_metric_says_whose_throughput_it_is(
+def test_a_metric_is_total_or_per_rank_throughput(
     hvscale: Run, speeds: Callable[..., Path], metric: str, throughput: float, warned: bool
 ) -> None:
     done = hvscale(
@@ -184,7 +183,7 @@ def test_a_metric_says_whose_throughput_it_is(
 
 
 @pytest.mark.parametrize(("scaling", "nps"), [("weak", [2]), ("strong", [1, 2])], ids=["weak", "strong"])
-def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
+def test_trainer_throughput_is_read_and_strong_scaling_divides_the_batch(
     hvscale: Run, tmp_path: Path, scaling: str, nps: list[int]
 ) -> None:
     given = ",".join(map(str, nps))
@@ -200,12 +199,12 @@ def test_the_trainer_tells_its_speed_itself_and_its_batch_is_divided(
         result = json.loads((run / "result.json").read_text())
         assert throughput == pytest.approx(result["images_per_second"])
     assert {run["source"] for run in document["runs"]} == {"result.json"}
-    said = "--batch-size 4 is divided among the ranks"
-    assert (said in done.stderr) == (scaling == "strong")
+    warning = "--batch-size 4 is divided among the ranks"
+    assert (warning in done.stderr) == (scaling == "strong")
     assert ("threads per rank" in done.stderr) == (len({run["threads_per_rank"] for run in document["runs"]}) > 1)
 
 
-def test_strong_scaling_gives_each_rank_its_share(hvscale: Run, program: Callable[[str], Path]) -> None:
+def test_strong_scaling_replaces_np_in_the_command(hvscale: Run, program: Callable[[str], Path]) -> None:
     script = program("import sys; print(sys.argv[1:], 'speed', 5)")
     words = ("--global={np}x", "--batch={12/np}", "{other}")
     done = hvscale(
@@ -220,7 +219,7 @@ def test_strong_scaling_gives_each_rank_its_share(hvscale: Run, program: Callabl
         assert f"['--global={np}x', '--batch={batch}', '{{other}}']" in log.read_text()
 
 
-def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_said_once(
+def test_without_np_1_the_smallest_np_is_the_baseline_and_each_warning_appears_once(
     hvscale: Run, speeds: Callable[..., Path]
 ) -> None:
     many = available_cores() + 1
@@ -236,11 +235,11 @@ def test_without_np_1_the_smallest_is_the_base_and_more_ranks_than_cores_are_sai
     assert len(document["warnings"]) == 2
 
 
-def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
-    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path
+def test_a_failed_run_excludes_its_np_and_is_retried_on_resume(
+    hvscale: Run, unreliable_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    ask = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
-    done = hvscale(*ask, moody("bad"))
+    command = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
+    done = hvscale(*command, unreliable_program("bad"))
     assert done.returncode == 3
     assert "np 2: rank 1 on" in done.stderr
     assert done.stderr.splitlines()[-1].strip() == "this rank is unwell"
@@ -255,7 +254,7 @@ def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     assert [(row["np"], row["runs"], row["speed_up"]) for row in document["rows"]] == [(1, 2, 1)]
     kept = {run: (run / "run.json").read_bytes() for run in (tmp_path / "curve").glob("np-*")}
 
-    again = hvscale(*ask, moody("good"))
+    again = hvscale(*command, unreliable_program("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(tmp_path / "curve"), "runs") == [2, 2]
     assert {run: (run / "run.json").read_bytes() for run in kept} == kept
@@ -263,8 +262,8 @@ def test_a_failed_run_costs_its_np_and_the_same_folder_goes_on(
     assert new == {"np-2-repeat-1-attempt-2", "np-2-repeat-2"}
 
 
-def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
-    script = speeds({2: [20]})  # the program knows no speed for one rank, and fails
+def test_throughput_is_reported_without_a_baseline(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+    script = speeds({2: [20]})  # no speed is given for one rank, so the program fails
     done = hvscale(
         *("scale", "--np", "1,2", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--json"),
         "--",
@@ -279,29 +278,30 @@ def test_without_its_base_a_throughput_still_counts(hvscale: Run, speeds: Callab
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
-    hvscale: Run, moody: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+def test_an_interrupted_study_keeps_its_measurements_and_is_resumed(
+    hvscale: Run, unreliable_program: Callable[[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    ask = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
+    command = ("scale", "--np", "1,2", "--repeat", "1", "--metric", REACHED, "--run", "curve", "--", "python")
     folder = tmp_path / "curve"
     scaling = subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), *ask, str(moody("slow"))],
+        [str(PROGRAMS / "hvscale"), *command, str(unreliable_program("slow"))],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as tests may be, hands on that Ctrl-C is to be ignored.
+        # Tests started in a shell's background ignore Ctrl-C, and their child processes inherit
+        # that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         log = folder / "np-2-repeat-1/logs/rank-00001.log"
         wait_until(lambda: log.exists() and "reached" in log.read_text())
         assert scale_json(folder)["state"] == "running"
-        other = hvscale(*ask, "program.py")
+        other = hvscale(*command, "program.py")
         assert other.returncode == 2
         assert f"{folder} is in use by process {scaling.pid} on " in other.stderr
         scaling.send_signal(number)
-        shown, said = scaling.communicate(timeout=60)
+        stdout, stderr = scaling.communicate(timeout=60)
     finally:
         scaling.kill()
     wait_until(lambda: processes_below(folder) == [])
@@ -311,17 +311,17 @@ def test_what_was_measured_before_the_end_is_kept_and_gone_on_from(
     if number == signal.SIGINT:
         assert scaling.returncode == 130
         assert document["state"] == "interrupted"
-        assert "\n1     1" in shown
-        assert "interrupted by SIGINT" in said.splitlines()[-1]
+        assert "\n1     1" in stdout
+        assert "interrupted by SIGINT" in stderr.splitlines()[-1]
 
     first = (folder / "np-1-repeat-1/run.json").read_bytes()
-    again = hvscale(*ask, moody("good"))
+    again = hvscale(*command, unreliable_program("good"))
     assert again.returncode == 0, again.stderr
     assert column(scale_json(folder), "np") == [1, 2]
     assert (folder / "np-1-repeat-1/run.json").read_bytes() == first
 
 
-def test_a_measured_folder_can_be_asked_for_more(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_finished_study_can_be_extended(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
     script = speeds({1: [10, 10], 2: [20, 20]})
     assert hvscale(
         "scale", "--np", "1", "--repeat", "1", "--metric", FIRST, "--run", "curve", "--", "python", script
@@ -335,9 +335,7 @@ def test_a_measured_folder_can_be_asked_for_more(hvscale: Run, speeds: Callable[
     assert (tmp_path / "curve/np-1-repeat-1/run.json").read_bytes() == first
 
 
-def test_a_job_of_ranks_that_have_not_found_each_other_is_not_trusted(
-    hvscale: Run, program: Callable[[str], Path]
-) -> None:
+def test_a_job_of_unconnected_ranks_is_an_error(hvscale: Run, program: Callable[[str], Path]) -> None:
     script = program("print('Total img/sec on 1 GPU(s): 100.0 +-1.0')")
     done = hvscale("scale", "--np", "1,2", "--repeat", "1", "--", "python", script)
     assert done.returncode == 4
@@ -346,7 +344,7 @@ def test_a_job_of_ranks_that_have_not_found_each_other_is_not_trusted(
 
 
 @pytest.mark.parametrize("metric", [("--metric", "images: ([0-9]+)"), ()])
-def test_output_that_tells_no_throughput_is_named(
+def test_output_without_a_throughput_is_a_one_line_error(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, metric: tuple[str, ...]
 ) -> None:
     done = hvscale("scale", "--np", "1,2", *metric, "--run", "curve", "--", "python", program("print('hello')"))
@@ -358,7 +356,7 @@ def test_output_that_tells_no_throughput_is_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice"),
         (["--np", "0,1", "--", "true"], "--np 0,1: '0' is not a number of ranks"),
@@ -380,42 +378,42 @@ def test_output_that_tells_no_throughput_is_named(
     ],
 )
 def test_an_invalid_request_is_one_line_and_status_2(
-    hvscale: Run, tmp_path: Path, arguments: list[str], said: str
+    hvscale: Run, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = hvscale("scale", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(
+def test_a_folder_of_other_files_or_another_study_is_not_changed(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("print('speed 5')")
-    ask = ("scale", "--np", "1", "--repeat", "1", "--metric", "speed ([0-9])", "--run")
+    command = ("scale", "--np", "1", "--repeat", "1", "--metric", "speed ([0-9])", "--run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("all of it")
-    done = hvscale(*ask, "mine", "--", "python", script)
+    done = hvscale(*command, "mine", "--", "python", script)
     assert done.returncode == 2
     assert "mine is not empty" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
-    assert hvscale(*ask, "curve", "--", "python", script).returncode == 0
+    assert hvscale(*command, "curve", "--", "python", script).returncode == 0
     before = (tmp_path / "curve/scale.json").read_bytes()
     for change, what in (
         (("--", "python", script, "more"), "command"),
         (("--strong", "--", "python", script), "scaling"),
     ):
-        done = hvscale(*ask, "curve", *change)
+        done = hvscale(*command, "curve", *change)
         assert done.returncode == 2
         assert f"its {what} differs" in done.stderr.splitlines()[-1]
     assert (tmp_path / "curve/scale.json").read_bytes() == before
-    assert hvscale(*ask, "/proc/curve", "--", "python", script).returncode == 2
+    assert hvscale(*command, "/proc/curve", "--", "python", script).returncode == 2
 
 
-def test_the_page_shows_both_curves_offline_and_runs_no_script_of_a_command(
+def test_the_page_shows_both_curves_offline_and_escapes_the_command(
     open_page: Callable[..., Page], hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
 ) -> None:
     hostile = "<script>throw new Error('command')</script>"

@@ -23,9 +23,9 @@ int MPI_Get_library_version(char *text, int *length)
 
 
 @pytest.fixture
-def of_another_release(tmp_path: Path) -> Path:
-    """A python whose Horovod needs the libmpi.so.40 that lies in the test's folder, where nothing
-    looks for it.
+def python_with_other_horovod(tmp_path: Path) -> Path:
+    """Make a python whose Horovod needs the libmpi.so.40 in the test's folder, which is not in any
+    search path.
     """
     package = tmp_path / "prefix/lib/python3.11/site-packages/horovod/torch"
     package.mkdir(parents=True)
@@ -39,28 +39,30 @@ def of_another_release(tmp_path: Path) -> Path:
     return tmp_path / "prefix/bin/python"
 
 
-def test_a_missing_library_is_named(hvscale: Run, of_another_release: Path) -> None:
+def test_a_missing_library_is_named(hvscale: Run, python_with_other_horovod: Path) -> None:
     if "libmpi.so.40" in subprocess.check_output(["/sbin/ldconfig", "-p"], text=True):
         pytest.skip("this machine has an Open MPI of its own, which is found")
-    nowhere = hvscale("launch", "-np", "2", "--", of_another_release, "-c", "pass")
+    nowhere = hvscale("launch", "-np", "2", "--", python_with_other_horovod, "-c", "pass")
     assert nowhere.returncode == 2
     assert "needs libmpi.so.40, which was not found" in nowhere.stderr
 
 
-def test_horovod_linked_to_another_release_is_an_error(hvscale: Run, of_another_release: Path, tmp_path: Path) -> None:
-    command = ("launch", "-np", "2", "--", of_another_release, "-c", "pass")
+def test_horovod_linked_to_another_release_is_an_error(
+    hvscale: Run, python_with_other_horovod: Path, tmp_path: Path
+) -> None:
+    command = ("launch", "-np", "2", "--", python_with_other_horovod, "-c", "pass")
     other = hvscale(*command, LD_LIBRARY_PATH=str(tmp_path))
     assert other.returncode == 2
     assert "is built for Open MPI 4.1.4 (libmpi.so.40), but" in other.stderr
     assert len(other.stderr.splitlines()) == 1
 
 
-def test_the_distribution_s_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:
+def test_the_distributions_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:
     if not SYSTEM_MPIRUN.exists() or "Open MPI" not in subprocess.check_output([SYSTEM_MPIRUN, "--version"], text=True):
         pytest.skip("no Open MPI in /usr/bin (Debian's openmpi-bin brings release 4)")
     path = f"{SYSTEM_MPIRUN.parent}:{os.environ['PATH']}:{PROGRAMS}"
-    say_rank = ("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
-    done = hvscale("launch", "-np", "3", "--run", "job", "--", *say_rank, PATH=path)
+    print_rank = ("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
+    done = hvscale("launch", "-np", "3", "--run", "job", "--", *print_rank, PATH=path)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] {rank} of 3" for rank in range(3)]
     assert run_json(tmp_path / "job")["library"]["launcher"] == str(SYSTEM_MPIRUN)

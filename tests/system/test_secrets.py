@@ -1,4 +1,4 @@
-"""Values of --env reach the ranks but no file, output or command line, unless they are settings."""
+"""Values of --env reach the ranks but no file, output or command line, except known settings."""
 
 import json
 import stat
@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, requested_env, run_json
 
-# The value is the name's own, so that a leak says whose it was.
+# Each value contains its name, to identify a leak.
 WRITTEN = ("DATABASE_URL", "PGPASS", "FOO")
 FROM_THE_SHELL = ("GH_PAT", "NCCL_AUTH_TOKEN", "HVSCALE_PRIVATE")
 SECRETS = {name: f"value-of-{name.lower()}-=\"'$x" for name in (*WRITTEN, *FROM_THE_SHELL)}
@@ -19,8 +19,7 @@ ENV = (
     *(f"--env={name}" for name in FROM_THE_SHELL),
     *("--env", "HOROVOD_CYCLE_TIME=3"),
 )
-# Fails where a rank lacks one of them, or where a command line of another process than the user's
-# own holds one.
+# Fails if a variable is missing on a rank, or if any command line contains a value from the shell.
 STEPS = """
 import os, sys, time
 from pathlib import Path
@@ -44,15 +43,15 @@ def leaks(text: str) -> list[str]:
     return [name for name in SECRETS if f"value-of-{name.lower()}" in text]
 
 
-def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_secret_values_are_in_no_file_or_output(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     shell = {name: SECRETS[name] for name in FROM_THE_SHELL}
     job = (*ENV, "--", "python", program(STEPS), ",".join(SECRETS))
-    in_a_study = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
+    study_options = ("--trials", "1", "--trial-seconds", "0.5", "--knobs", "allreduce_algorithm")
     calls = (
         ("profile", "-np", "2", "--run", "job", "--json", "--csv", "table.csv", *job, "30"),
         ("report", "job", "--trace", "trace.json"),
         ("scale", "--np", "1", "--repeat", "1", "--run", "scaling", *job, "30"),
-        ("tune", "-np", "2", "--run", "study", *in_a_study, *job, "100000"),
+        ("tune", "-np", "2", "--run", "study", *study_options, *job, "100000"),
     )
     for call in calls:
         done = hvscale(*call, **shell)
@@ -62,14 +61,14 @@ def test_values_are_in_no_file(hvscale: Run, program: Callable[[str], Path], tmp
     assert len(files) > 30
     assert {path: found for path in files if (found := leaks(path.read_bytes().decode(errors="replace")))} == {}
 
-    asked = requested_env(run_json(tmp_path / "job"))
-    assert asked == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
+    requested = requested_env(run_json(tmp_path / "job"))
+    assert requested == {**dict.fromkeys(SECRETS, "(hidden)"), "HOROVOD_CYCLE_TIME": "3"}
     study = json.loads((tmp_path / "study/tune.json").read_text())
     assert set(study["launch"]["env"]) == {*SECRETS, "HOROVOD_CYCLE_TIME=3"}
     assert "--env DATABASE_URL" in (tmp_path / "study/commands.txt").read_text()
 
 
-def test_a_resumed_study_takes_the_values_from_the_shell(
+def test_a_resumed_study_reads_secret_values_from_the_shell(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     script = program("import os; print('speed', {'right password': 5}[os.environ['FOO']])")
@@ -82,7 +81,9 @@ def test_a_resumed_study_takes_the_values_from_the_shell(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_job_script_with_values_is_readable_by_its_user_only(hvscale: Run, tmp_path: Path, before: bool) -> None:
+def test_a_job_script_with_secret_values_is_readable_only_by_its_user(
+    hvscale: Run, tmp_path: Path, before: bool
+) -> None:
     script = tmp_path / "job.sh"
     if before:
         script.write_text("echo an older one, which everybody may read\n")
@@ -91,9 +92,9 @@ def test_a_job_script_with_values_is_readable_by_its_user_only(hvscale: Run, tmp
     assert leaks(done.stdout + done.stderr) == []
     assert stat.S_IMODE(script.stat().st_mode) == 0o600
     text = script.read_text()
-    assert leaks(text.splitlines()[-1]) == []  # the command line of the job
+    assert leaks(text.splitlines()[-1]) == []  # the hvscale command of the job
     assert "--env HOROVOD_CYCLE_TIME=3" in text
-    # The shell that Slurm starts hands the values on as they were written.
+    # The shell that Slurm starts passes the values on unchanged.
     text = "\n".join([*text.splitlines()[:-1], "exec env -0"])
     seen = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout.split("\0")
     assert {f"{name}={SECRETS[name]}" for name in WRITTEN} <= set(seen)

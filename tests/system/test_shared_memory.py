@@ -16,8 +16,7 @@ from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_b
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
 LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
-# Each rank writes down which segments and session files it has mapped, when all have found each
-# other.
+# When all ranks have connected, each writes the paths of its mapped segments and session files.
 PROGRAM = """
 import json, pathlib, sys, time
 from mpi4py import MPI
@@ -35,8 +34,9 @@ world.Barrier()
 
 @contextmanager
 def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
-    """Two ranks that have found each other and wait for the file "go"; gives the launcher and what
-    the ranks have mapped.
+    """Start two ranks that connect and wait for the file `go`.
+
+    Yield the launcher and the files that the ranks have mapped.
     """
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM)
@@ -62,7 +62,7 @@ def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Po
 
 
 def kill_launcher(job: subprocess.Popen[str], mpi: str) -> None:
-    """The MPI's own launcher, not hvscale."""
+    """Kill MPI's launcher, a child of hvscale."""
     name = LAUNCHERS[mpi].resolve().name
     (launcher,) = [child for child in psutil.Process(job.pid).children() if child.name() in (name, "prterun")]
     launcher.kill()
@@ -90,15 +90,15 @@ def test_an_interrupted_run_leaves_no_shared_memory(
 def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
     python = LAUNCHERS[mpi].parent / "python"
-    by_hand = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
+    plain_launcher = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
     with (
-        waiting_job(tmp_path / "killed", *launch) as (killed, of_killed),
-        waiting_job(tmp_path / "living", *by_hand, "env", f"PATH={python.parent}:{os.environ['PATH']}") as (
+        waiting_job(tmp_path / "killed", *launch) as (killed, killed_job_files),
+        waiting_job(tmp_path / "living", *plain_launcher, "env", f"PATH={python.parent}:{os.environ['PATH']}") as (
             living,
-            of_living,
+            live_job_files,
         ),
     ):
-        # All at once, so that nobody can remove anything.
+        # Suspend all first, so that none can remove its segments.
         processes = [psutil.Process(killed.pid), *processes_below(tmp_path / "killed")]
         for process in processes:
             process.suspend()
@@ -106,23 +106,25 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
             process.kill()
         killed.communicate(timeout=60)
         wait_until(lambda: processes_below(tmp_path / "killed") == [])
-        left = [path for path in of_killed if path.exists()]
+        left = [path for path in killed_job_files if path.exists()]
         assert left
-        listed = {thing["name"] for thing in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
-        assert {str(named(path)) for path in left} <= listed
-        assert listed.isdisjoint({str(named(path)) for path in of_living})
+        listed = {
+            leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]
+        }
+        assert {str(segment_or_folder(path)) for path in left} <= listed
+        assert listed.isdisjoint({str(segment_or_folder(path)) for path in live_job_files})
         removed = hvscale("cleanup")
         assert removed.returncode == 0, removed.stderr
-        said = removed.stdout.splitlines()
-        for path in {named(path) for path in left}:
+        lines = removed.stdout.splitlines()
+        for path in {segment_or_folder(path) for path in left}:
             kind = "shared memory" if path.parent == FOLDER else "session folder"
-            assert f"removed {kind} {path} of no living process" in said
+            assert f"removed {kind} {path} of no living process" in lines
             assert not path.exists()
-        assert [path for path in of_living if not path.exists()] == []
+        assert [path for path in live_job_files if not path.exists()] == []
         (tmp_path / "living/go").touch()
         assert living.wait(timeout=60) == 0, living.communicate()[0]
 
 
-def named(path: Path) -> Path:
-    """The segment, or the session folder that the file lies in."""
+def segment_or_folder(path: Path) -> Path:
+    """Return the segment, or the session folder that contains the file."""
     return path if path.parent == FOLDER else Path(*path.parts[:3])

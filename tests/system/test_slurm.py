@@ -1,4 +1,4 @@
-"""A real Slurm cluster of four nodes: in an allocation, as a job script, and submitted."""
+"""A real Slurm cluster of four nodes: jobs inside an allocation, job scripts and submitted jobs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting
+from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting_program
 from tests.system.test_resume import EDSR, steps
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -21,7 +21,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 
 @pytest.fixture(autouse=True)
 def cluster(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever a test does, it leaves no job in the queue and no process on the nodes."""
+    """Check after each test that no job is queued and no process is left on the nodes."""
     monkeypatch.setenv("SLURM_CONF", str(slurm))
     yield
     wait_until(lambda: queue() == [])
@@ -32,7 +32,7 @@ def queue() -> list[str]:
     return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def inside_an_allocation(
+def run_in_allocation(
     tasks: int, *arguments: object, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -45,16 +45,14 @@ def inside_an_allocation(
     )
 
 
-def exact(document: str, ranks: int) -> bool:
-    rows = [
-        row for row in json.loads(document)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"
-    ]
+def has_exact_counts(text: str, ranks: int) -> bool:
+    rows = [row for row in json.loads(text)["rows"] if row["bytes_max"] == BYTES and row["operation"] == "allreduce"]
     return [(row["calls"], row["bytes"]) for row in rows] == [(ranks * ROUNDS, ranks * ROUNDS * BYTES)]
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
 def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
-    done = inside_an_allocation(
+    done = run_in_allocation(
         4,
         *(
             "profile",
@@ -75,17 +73,17 @@ def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Pa
         CHOSEN='a "quoted" b=c',
     )
     assert done.returncode == 0, done.stderr
-    assert exact(done.stdout, 4)
+    assert has_exact_counts(done.stdout, 4)
     record = run_json(tmp_path / "job")
     assert (record["placement"], [node["name"] for node in record["nodes"]]) == ("slurm", NODES)
     for rank, node in enumerate(NODES):
-        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
-        assert (said["rank"], said["host"], said["local_size"]) == (rank, node, 1)
-        assert (said["here"], said["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
+        printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (printed["rank"], printed["host"], printed["local_size"]) == (rank, node, 1)
+        assert (printed["here"], printed["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
 
 
 def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
-    done = inside_an_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
+    done = run_in_allocation(2, "launch", "-np", 4, "--placement", "slurm", "--", "true", cwd=tmp_path)
     assert done.returncode == 2
     assert "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
 
@@ -99,9 +97,9 @@ def test_outside_an_allocation_the_error_lists_the_options(hvscale: Run) -> None
 
 
 def test_a_rejected_srun_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
-    """The variables of an allocation that is over: srun knows nothing of it."""
-    over = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
-    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **over)
+    """The environment describes an allocation that has ended, so srun rejects it."""
+    ended_allocation = {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = hvscale("launch", "-np", 2, "--placement", "slurm", "--run", "job", "--", "true", **ended_allocation)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "hvscale: srun cannot start " in line
@@ -118,19 +116,19 @@ def test_a_job_script_runs_the_command(hvscale: Run, program: Callable[[str], Pa
     text = (tmp_path / "job.sh").read_text()
     for line in ("#SBATCH --ntasks=2", "#SBATCH --nodes=2", "#SBATCH --time=10"):
         assert line in text.splitlines()
-    waiting = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert waiting.returncode == 0, waiting.stderr
+    sbatch = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert sbatch.returncode == 0, sbatch.stderr
     record = run_json(tmp_path / "a job")
     assert (record["state"], [node["name"] for node in record["nodes"]]) == ("finished", ["n1", "n2"])
 
 
-def test_a_submitted_job_is_followed_and_tabulated(
+def test_a_submitted_job_is_followed_and_its_profile_shown(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     options = ("-np", 2, "--submit", "--nodes", 2, "--run", "job", "--json", "--bins", "512K,1M")
     done = hvscale("profile", *options, "--", "python", program(HOROVOD_PROGRAM))
     assert done.returncode == 0, done.stderr
-    assert exact(done.stdout, 2)
+    assert has_exact_counts(done.stdout, 2)
     assert '[0] {"rank": 0, "size": 2' in done.stderr
     assert run_json(tmp_path / "job")["state"] == "finished"
 
@@ -154,35 +152,35 @@ def test_a_rejected_job_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     options = ["-np", "2", "--mpi", mpi, "--submit", "--nodes", "2", "--run", "job"]
-    following = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
-    following.send_signal(signal.SIGINT)
-    following.communicate(timeout=90)
-    assert following.returncode == 128 + signal.SIGINT
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=90)
+    assert launcher.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
 def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
     submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
-    following = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    listed = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
+    first = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    list_jobs = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
     try:
-        wait_until(lambda: bool(subprocess.check_output(listed)), 60)
+        wait_until(lambda: bool(subprocess.check_output(list_jobs)), 60)
         second = hvscale(*submit)
         assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
         assert f"{tmp_path}/job already belongs to a Slurm job" in second.stderr
-        assert len(subprocess.check_output(listed).split()) == 1
+        assert len(subprocess.check_output(list_jobs).split()) == 1
     finally:
-        subprocess.run(["scancel", *subprocess.check_output(listed, text=True).split()], check=True)
-        _, said = following.communicate(timeout=60)
-    assert following.returncode == 2
-    assert "ended without a run" in said
+        subprocess.run(["scancel", *subprocess.check_output(list_jobs, text=True).split()], check=True)
+        _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 2
+    assert "ended without a run" in stderr
 
 
 def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as following:
+    ) as launcher:
         file = tmp_path / "job/steps.jsonl"
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10, 120)
         (job,) = (line.split()[0] for line in queue())
@@ -202,21 +200,21 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         time.sleep(2 + STACK_DUMP_SECONDS + 2)
         assert len(file.read_text().splitlines()) < 300
         subprocess.run(["scontrol", "resume", job], check=True)
-        _, said = following.communicate(timeout=120)
-    assert following.returncode == 0, said
+        _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, stderr
     assert len(steps(file.parent)) == 300
     for rank in range(2):
         log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
         assert "this process was suspended for" in log, (rank, log[-500:])
 
 
-def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str], Path], tmp_path: Path) -> None:
     with subprocess.Popen(
         ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
     ) as allocation:
         wait_until(lambda: len(queue()) == 1)
         (job,) = (line.split()[0] for line in queue())
-        inside = {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+        allocation_environment = {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
         launcher = subprocess.Popen(
             [
                 PROGRAMS / "hvscale",
@@ -229,10 +227,10 @@ def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp
                 "job",
                 "--",
                 "python",
-                program(waiting("openmpi")),
+                program(waiting_program("openmpi")),
             ],
             cwd=tmp_path,
-            env={**os.environ, **inside},
+            env={**os.environ, **allocation_environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -240,7 +238,7 @@ def test_a_revoked_allocation_is_a_lost_node(program: Callable[[str], Path], tmp
         logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
         wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
         subprocess.run(["scancel", job], check=True)
-        _, said = launcher.communicate(timeout=90)
+        _, stderr = launcher.communicate(timeout=90)
         allocation.wait(timeout=60)
     assert launcher.returncode == 3
-    assert f"rank 0 on n1 is lost: the allocation {job} is" in said
+    assert f"rank 0 on n1 is lost: the allocation {job} is" in stderr

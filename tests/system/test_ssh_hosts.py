@@ -1,4 +1,4 @@
-"""Ranks on other hosts by ssh: real servers, each in a network namespace."""
+"""Ranks on other hosts over ssh: real servers, each in a network namespace."""
 
 import json
 import signal
@@ -10,32 +10,43 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 from tests.system.services import SshHosts, machine_state
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, wait_until_ready, waiting
+from tests.system.test_placements import (
+    BYTES,
+    FLAVOURS,
+    HOROVOD_PROGRAM,
+    ROUNDS,
+    WITH_MPICH,
+    wait_for_ranks_to_start,
+    waiting_program,
+)
 
-Refuse = Callable[..., str]
+ErrorLine = Callable[..., str]
 
 
 @pytest.fixture
-def refused(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> Refuse:
-    """The one line that a launch on these hosts is refused with; nothing of it runs then."""
+def error_line(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> ErrorLine:
+    """Return a function that launches on these hosts and returns the one-line error.
 
-    def refuse(*arguments: object) -> str:
+    It also checks that no process was started.
+    """
+
+    def launch(*arguments: object) -> str:
         done = hvscale("launch", *arguments, "--run", "job", "--", "true", HVSCALE_SSH=ssh.ssh)
         assert done.returncode == 2, done.stderr
         assert machine_state(None, tmp_path)["processes"] == []
         (line,) = done.stderr.splitlines()
         return line
 
-    return refuse
+    return launch
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-@pytest.mark.parametrize("written", ["--hosts", "--hostfile"])
+@pytest.mark.parametrize("option", ["--hosts", "--hostfile"])
 def test_a_horovod_program_is_profiled_on_hosts(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, written: str
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, option: str
 ) -> None:
     (tmp_path / "hosts").write_text("# two hosts\nalpha slots=2\n\nbeta:2  # the second\n")
-    hosts = ["--hosts", "alpha:2,beta:2"] if written == "--hosts" else ["--hostfile", "hosts"]
+    hosts = ["--hosts", "alpha:2,beta:2"] if option == "--hosts" else ["--hostfile", "hosts"]
     done = hvscale(
         *("profile", "-np", 3, "--mpi", mpi, *hosts, "--run", "job", "--json", "--bins", "512K,1M"),
         *("--env", "CHOSEN", "--env", "OMPI_MCA_mpi_yield_when_idle=1", "--", "python", program(HOROVOD_PROGRAM)),
@@ -54,15 +65,15 @@ def test_a_horovod_program_is_profiled_on_hosts(
         ("beta", ssh.addresses["beta"], [2]),
     ]
     for rank, host in enumerate(["alpha", "alpha", "beta"]):
-        said = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
-        assert (said["host"], said["here"]) == (ssh.namespaces[host], str(tmp_path))
-        assert said["chosen"] == 'a "quoted" $HOME; b=c'
+        printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
+        assert (printed["host"], printed["here"]) == (ssh.namespaces[host], str(tmp_path))
+        assert printed["chosen"] == 'a "quoted" $HOME; b=c'
     assert machine_state(None, tmp_path)["processes"] == []
 
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_stays_on_the_hosts(
+def test_a_signal_leaves_no_process_on_the_hosts(
     program: Callable[[str], Path],
     tmp_path: Path,
     ssh: SshHosts,
@@ -73,7 +84,7 @@ def test_no_process_stays_on_the_hosts(
     monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
     options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -92,52 +103,52 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
     monkeypatch.setenv("HVSCALE_SSH", f"{ssh.ssh} -o ServerAliveInterval=1 -o ServerAliveCountMax=2")
     options = ["-np", "2", "--mpi", mpi, "--hosts", "alpha,beta", "--run", "job"]
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting(mpi))],
+        [PROGRAMS / "hvscale", "launch", *options, "--", "python", program(waiting_program(mpi))],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until_ready(tmp_path)
-    cable = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
-    subprocess.run([*cable, "down"], check=True)
+    wait_for_ranks_to_start(tmp_path)
+    link = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
+    subprocess.run([*link, "down"], check=True)
     try:
-        _, said = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=120)
     finally:
-        subprocess.run([*cable, "up"], check=True)
-        for process in processes_below(tmp_path):  # nobody reaches them on a host that is lost
+        subprocess.run([*link, "up"], check=True)
+        for process in processes_below(tmp_path):  # hvscale cannot reach the ranks of a lost host
             process.kill()
-    assert launcher.returncode == 3, said
-    assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in said
+    assert launcher.returncode == 3, stderr
+    assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
-def test_a_host_that_does_not_answer_is_named(refused: Refuse) -> None:
-    line = refused("-np", 2, "--hosts", "alpha:1,nobody:1")
+def test_a_host_that_does_not_answer_is_named(error_line: ErrorLine) -> None:
+    line = error_line("-np", 2, "--hosts", "alpha:1,nobody:1")
     assert "host nobody does not answer by ssh" in line
     assert "`ssh nobody true` must work without a password" in line
 
 
-def test_a_host_without_the_environment_is_named(refused: Refuse) -> None:
-    line = refused("-np", 2, "--hosts", "alpha:1,bare:1")
+def test_a_host_without_the_environment_is_named(error_line: ErrorLine) -> None:
+    line = error_line("-np", 2, "--hosts", "alpha:1,bare:1")
     assert "host bare cannot run" in line
     assert "the environment must be at the same path on every host" in line
 
 
-def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshHosts) -> None:
+def test_hosts_that_cannot_reach_each_other_are_named(error_line: ErrorLine, ssh: SshHosts) -> None:
     route = [f"{ssh.addresses['beta']}/32"]
-    in_alpha = ["ip", "-n", ssh.namespaces["alpha"], "route"]
-    subprocess.run([*in_alpha, "add", "unreachable", *route], check=True)
+    route_command = ["ip", "-n", ssh.namespaces["alpha"], "route"]
+    subprocess.run([*route_command, "add", "unreachable", *route], check=True)
     try:
-        line = refused("-np", 2, "--hosts", "alpha:1,beta:1")
+        line = error_line("-np", 2, "--hosts", "alpha:1,beta:1")
     finally:
-        subprocess.run([*in_alpha, "del", "unreachable", *route], check=True)
+        subprocess.run([*route_command, "del", "unreachable", *route], check=True)
     assert f"host alpha cannot reach beta ({ssh.addresses['beta']})" in line
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["-np", 5, "--hosts", "alpha:2,beta:2"], "-np 5, but the hosts have 4 slots"),
         (["--hosts", "alpha:two"], "alpha:two is not a host"),
@@ -148,17 +159,17 @@ def test_hosts_that_cannot_reach_each_other_are_named(refused: Refuse, ssh: SshH
         (["--placement", "netns", "--hosts", "alpha"], "--hosts does not apply to --placement netns"),
     ],
 )
-def test_invalid_hosts_are_a_one_line_error(refused: Refuse, arguments: list[object], said: str) -> None:
-    assert said in refused(*arguments)
+def test_invalid_hosts_are_a_one_line_error(error_line: ErrorLine, arguments: list[object], message: str) -> None:
+    assert message in error_line(*arguments)
 
 
-def test_a_run_folder_that_a_host_does_not_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
-    """A file system that is mounted for one process only is not seen by the others."""
+def test_a_run_folder_that_a_host_cannot_see_is_an_error(hvscale: Run, ssh: SshHosts) -> None:
+    """The folder is on a file system that is mounted only in this process's mount namespace."""
     hidden = Path("/run/netns-test-hidden")
     hidden.mkdir(exist_ok=True)
     subprocess.run(
         ["mount", "-t", "tmpfs", "none", hidden], check=True
-    )  # the servers' mount namespaces were made before
+    )  # the ssh servers' mount namespaces already exist
     try:
         done = hvscale("launch", "--hosts", "alpha", "--run", hidden / "job", "--", "true", HVSCALE_SSH=ssh.ssh)
     finally:

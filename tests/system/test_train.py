@@ -1,4 +1,4 @@
-"""`hvscale train` under every launcher, and the demo."""
+"""`hvscale train` under every launcher, and `hvscale demo`."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TRAIN = ("hvscale", "train", "edsr-baseline", *TINY)
 
 
 def check_run(run: Path, np: int) -> None:
-    """The run folder of a training run is complete."""
+    """Check that the run folder of a training run is complete."""
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     assert all(step["images"] == 2 * np and step["seconds"] > 0 and step["loss"] > 0 for step in steps)
@@ -35,7 +35,7 @@ def check_run(run: Path, np: int) -> None:
         picture.load()
 
 
-def test_single_process(hvscale: Run, tmp_path: Path) -> None:
+def test_training_in_a_single_process(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*TRAIN[1:], "--run", "job")
     assert done.returncode == 0, done.stderr
     assert "PSNR" in done.stderr
@@ -49,23 +49,24 @@ def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> 
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as tests may be, inherits that Ctrl-C is ignored.
+        # Tests started in a shell's background ignore Ctrl-C, and their child processes inherit
+        # that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     steps = tmp_path / "job/steps.jsonl"
     try:
         wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
         training.send_signal(signal.SIGINT)
-        _, said = training.communicate(timeout=60)
+        _, stderr = training.communicate(timeout=60)
     finally:
         training.kill()
     assert training.returncode == 130
-    assert said.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
+    assert stderr.splitlines()[-1] == "hvscale: stopped by Ctrl-C"
     assert (run_json(tmp_path / "job")["state"], run_json(tmp_path / "job")["exit_status"]) == ("interrupted", 130)
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
-def test_under_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+def test_training_under_hvscale_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     done = hvscale("launch", "-np", 2, "--mpi", mpi, "--run", "job", "--", *TRAIN)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "job", 2)
@@ -77,7 +78,7 @@ def test_under_launch(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     [("horovodrun", "--gloo", "-np", "2"), ("mpirun", "-np", "2", "--bind-to", "none")],
     ids=lambda launcher: launcher[0],
 )
-def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_training_under_mpirun_and_horovodrun(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -89,7 +90,7 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("--scale", "5"), "--scale 5"),
         (("--batch-size", "0"), "--batch-size 0"),
@@ -97,13 +98,13 @@ def test_under_a_plain_launcher(tmp_path: Path, launcher: tuple[str, ...]) -> No
     ],
 )
 def test_invalid_option_is_one_line_and_status_2(
-    hvscale: Run, tmp_path: Path, change: tuple[str, ...], said: str
+    hvscale: Run, tmp_path: Path, change: tuple[str, ...], message: str
 ) -> None:
-    check_refused(hvscale(*TRAIN[1:], *change), said, tmp_path)
+    check_rejected(hvscale(*TRAIN[1:], *change), message, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("train", "resnet-9000", *TINY), "resnet-9000: unknown model; did you mean resnet"),
         ((*TRAIN[1:], "--data", "nowhere"), "nowhere"),
@@ -114,19 +115,19 @@ def test_invalid_option_is_one_line_and_status_2(
     ],
 )
 def test_invalid_request_is_one_line_and_status_2(
-    hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], said: str
+    hvscale_warm: Run, tmp_path: Path, change: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     for name in "abc":
         Image.radial_gradient("L").convert("RGB").save(tmp_path / f"damaged/{name}.png")
     (tmp_path / "damaged/b.png").write_bytes((tmp_path / "damaged/b.png").read_bytes()[:2000])
-    check_refused(hvscale_warm(*change), said, tmp_path)
+    check_rejected(hvscale_warm(*change), message, tmp_path)
 
 
-def check_refused(done: subprocess.CompletedProcess[str], said: str, folder: Path) -> None:
+def check_rejected(done: subprocess.CompletedProcess[str], message: str, folder: Path) -> None:
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list(folder.glob("runs/*"))
 
@@ -135,8 +136,8 @@ def test_two_ranks_report_an_error_once(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = hvscale("launch", "-np", 2, "--run", "job", "--", *TRAIN, "--data", "empty")
     assert done.returncode == 3
-    said = [line for line in done.stdout.splitlines() if "empty" in line]
-    assert len(said) == 1
+    lines = [line for line in done.stdout.splitlines() if "empty" in line]
+    assert len(lines) == 1
     assert run_json(tmp_path / "job")["ranks"][0]["exit_status"] == 2
 
 
@@ -153,7 +154,7 @@ def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, small_disk: Ca
 
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
-    """The demo ends and shows everything; its PSNR depends on the machine's speed."""
+    """Does not check the PSNR, which depends on the machine's speed."""
     done = hvscale("demo", "--seconds", 5, "--run", "job", timeout=400)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
@@ -171,9 +172,9 @@ def test_demo_without_time_is_one_line(hvscale: Run) -> None:
 
 
 def test_model_of_the_demo_beats_bicubic(hvscale_warm: Run, tmp_path: Path) -> None:
-    """Trains as many steps as a busy two-core machine makes in a minute.
+    """Trains as many steps as a busy two-core machine completes in a minute.
 
-    One process trains on the joint batch of two ranks.
+    One process trains on the combined batch of two ranks.
     """
     demo = demo_config()
     config = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})

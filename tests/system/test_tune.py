@@ -1,6 +1,4 @@
-"""`hvscale tune` with real ranks: what it finds and proves, what it does about trials that fail,
-and how it is interrupted and resumed.
-"""
+"""`hvscale tune` with real ranks: search, proof, failing trials, interruption and resuming."""
 
 import csv
 import json
@@ -14,8 +12,8 @@ import pytest
 
 from tests.conftest import PROGRAMS, Run, processes_below, requested_knobs, run_json, wait_until
 
-# A job whose speed and fate depend on the all-reduce algorithm that Open MPI was given, as words on
-# the command line say.
+# A job whose speed and failures depend on Open MPI's all-reduce algorithm. The arguments give the
+# behaviour of each algorithm, for example `ring=fast`.
 STEPS = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -31,7 +29,7 @@ own, total = np.full(1 << 15, 1.0 + world.rank, np.float32), np.empty(1 << 15, n
 steps = (Path(os.environ["HVSCALE_RUN"]) / "steps.jsonl").open("w", buffering=1) if world.rank == 0 else None
 began = time.monotonic()
 for step in range(100000):
-    profiling.step()  # exact on a busy machine, too, where durations do not tell in which of the short steps a message was
+    profiling.step()  # step boundaries are exact even on a busy machine with short steps
     time.sleep({"usual": 0.04, "slow": 0.1}.get(mood, 0.005))
     world.Allreduce(own, total)
     if step == 4 and mood == "crash" and world.rank == 1:
@@ -46,8 +44,7 @@ for step in range(100000):
 """
 ALGORITHMS = {"ring", "segmented_ring", "recursive_doubling", "reduce_scatter_allgather", "reduce_broadcast"}
 
-# Adds up wrongly on rank 1, in messages of gradients alone, while Horovod is set to this cycle
-# time.
+# Corrupts sums of gradients on rank 1 while Horovod's cycle time is 10 ms.
 WRONG_SUMS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -68,7 +65,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, void *type, void *
     return status;
 }
 """
-# Puts it before what hvscale preloads.
+# Preloads it before the libraries that hvscale preloads.
 SITE = """
 import os, sys
 library = os.path.join(os.path.dirname(__file__), "wrong_sums.so")
@@ -98,15 +95,15 @@ def start(tmp_path: Path, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def by_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Trials by the algorithm that they tried."""
+def trials_by_algorithm(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the trials by all-reduce algorithm."""
     return {trial["settings"].get("allreduce_algorithm", "default"): trial for trial in document["trials"]}
 
 
-def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
+def test_a_faster_setting_is_found_and_proven_although_others_fail(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    moods = (
+    behaviours = (
         "ring=fast",
         "another=fast",
         "recursive_doubling=crash",
@@ -115,7 +112,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     )
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1", "--json"),
-        *("--csv", "trials.csv", "--", "python", program(STEPS), *moods),
+        *("--csv", "trials.csv", "--", "python", program(STEPS), *behaviours),
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
@@ -127,7 +124,7 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert document["measured_by"] == "the steps that the command writes into steps.jsonl"
     first = document["trials"][0]
     assert (first["settings"], first["state"]) == ({}, "measured")
-    trials = by_settings(document)
+    trials = trials_by_algorithm(document)
     assert set(trials) == {"default", *ALGORITHMS}
     assert (trials["recursive_doubling"]["state"], trials["recursive_doubling"]["throughput"] is None) == (
         "crashed",
@@ -139,12 +136,14 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     assert "after 4 steps" in trials["reduce_scatter_allgather"]["problem"]
     assert trials["segmented_ring"]["state"] == "wrong sums"
     assert trials["segmented_ring"]["problem"] == "the loss of step 1 is 6.0, but 3.0 with the defaults"
-    # The best two are measured again, to the end.
+    # The two fastest may be measured again, to the end.
     for fast in ("ring", "reduce_broadcast"):
-        of_it = [trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}]
-        assert len(of_it) <= 2
-        assert of_it[-1]["state"] == "measured" or len(of_it) == 1
-    # What was measured is what the run holds.
+        trials_of_setting = [
+            trial for trial in document["trials"] if trial["settings"] == {"allreduce_algorithm": fast}
+        ]
+        assert len(trials_of_setting) <= 2
+        assert trials_of_setting[-1]["state"] == "measured" or len(trials_of_setting) == 1
+    # The settings and states of the trials agree with their runs.
     for trial in document["trials"]:
         record = run_json(folder / trial["run"])
         assert requested_knobs(record) == trial["settings"]
@@ -154,15 +153,15 @@ def test_a_faster_setting_is_found_and_proven_among_those_that_fail(
     proof = document["proof"]
     assert (proof["accepted"], len(proof["pairs"]), proof["settings"]) == (True, 7, document["winner"])
     assert 1 < proof["gain"]["low"] <= proof["gain"]["mean"] <= proof["gain"]["high"]
-    begun = {
+    records = {
         name: run_json(folder / name) for pair in proof["pairs"] for name in (pair["default_run"], pair["tuned_run"])
     }
-    assert len(begun) == 14
-    in_turns = [
-        requested_knobs(record) for record in sorted(begun.values(), key=lambda record: str(record["started_at"]))
+    assert len(records) == 14
+    settings_in_order = [
+        requested_knobs(record) for record in sorted(records.values(), key=lambda record: str(record["started_at"]))
     ]
     for pair in range(7):
-        assert sorted(map(len, in_turns[2 * pair : 2 * pair + 2])) == [0, 1]
+        assert sorted(map(len, settings_in_order[2 * pair : 2 * pair + 2])) == [0, 1]
     assert document["warnings"] == []
     assert document["profile"]["run_after"] == str(folder / proof["pairs"][-1]["tuned_run"])
     reasons = {choice["knob"]: choice["reason"] for choice in document["space"] if not choice["values"]}
@@ -184,14 +183,14 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
 
     first = start(tmp_path, *search, "--trials", "5", "--", *slower)
     wait_until(lambda: trials_in(folder) == 1)
-    first.send_signal(signal.SIGSTOP)  # it is not to finish while the second one starts
+    first.send_signal(signal.SIGSTOP)  # so that it does not finish while the second one starts
     second = hvscale("tune", *search, "--", *slower)
     first.send_signal(signal.SIGCONT)
     assert second.returncode == 2
     assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)
-    _, said = first.communicate(timeout=60)
-    assert first.returncode == 130, said
+    _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 130, stderr
     assert tune_json(folder)["state"] == "interrupted"
     assert processes_below(folder) == []
 
@@ -202,23 +201,23 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     wait_until(lambda: processes_below(folder) == [])
     before = tune_json(folder)["trials"]
 
-    another = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
-    assert another.returncode == 2
-    assert "holds another study: its fixed differs" in another.stderr
+    other_study = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
+    assert other_study.returncode == 2
+    assert "holds another study: its fixed differs" in other_study.stderr
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
     assert done.returncode == 0, done.stderr
     document = tune_json(folder)
     assert document["trials"][: len(before)] == before
     settings = [trial["settings"] for trial in document["trials"]]
-    # Each call begins with the defaults: the machine may be another one by then.
+    # Each start measures the defaults first, because the machine may have changed.
     assert [index for index, one in enumerate(settings) if not one] == [0, 1, len(before)]
     others = [str(one) for one in settings if one]
     assert len(set(others)) == len(others) == 2
     assert (document["state"], document["winner"], document["proof"]) == ("finished", {}, None)
     assert "keep the defaults: no trial was faster" in done.stdout
 
-    # Finished is what has its outputs: where one cannot be written, the same command writes them
-    # later.
+    # A study is finished only when its outputs are written. If that fails, the same command writes
+    # them later.
     (folder / "guide.html").unlink()
     (folder / "guide.html").mkdir()
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
@@ -229,9 +228,9 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     (folder / "study.db").write_bytes(b"no database" * 1000)
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
     assert done.returncode == 2, done.stderr
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"hvscale: {folder}/study.db cannot be used (")
-    assert "file is not a database" in said
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith(f"hvscale: {folder}/study.db cannot be used (")
+    assert "file is not a database" in last_line
     assert "Traceback" not in done.stderr
     (folder / "study.db").unlink()
     done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
@@ -242,7 +241,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "message"),
     [
         (
             ("sleep", "600"),
@@ -254,17 +253,17 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     ],
 )
 def test_a_command_that_cannot_be_measured_is_reported(
-    hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, said: str
+    hvscale: Run, tmp_path: Path, command: tuple[str, ...], status: int, message: str
 ) -> None:
     done = hvscale("tune", "-np", "2", "--run", "study", "--first-step-timeout", "2", "--", *command)
     assert done.returncode == status
-    assert said in done.stderr
+    assert message in done.stderr
     assert tune_json(tmp_path / "study")["state"] == "failed"
     assert processes_below(tmp_path / "study") == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("-np", "1"), "-np 1: a single rank sends no messages"),
         (("-np", "2", "--knobs", "speed"), "--knobs speed: unknown knob"),
@@ -275,15 +274,17 @@ def test_a_command_that_cannot_be_measured_is_reported(
         (("-np", "2", "--metric", "speed"), "put the number into a group"),
     ],
 )
-def test_a_wrong_request_starts_nothing(hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_an_invalid_request_starts_nothing(
+    hvscale: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     done = hvscale("tune", *arguments, "--run", "study", "--", "true")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "study").exists()
 
 
-# Says nothing of its steps by itself.
-SILENT = """
+# Does not report its steps.
+REPORTS_NO_STEPS = """
 import sys, time
 import numpy as np
 from mpi4py import MPI
@@ -305,7 +306,7 @@ for step in range(60):
         (("--metric", "speed ([0-9.]+)"), None, "what --metric matches"),
     ],
 )
-def test_a_command_is_measured_without_a_change_to_it(
+def test_an_unmodified_command_is_measured(
     hvscale: Run,
     program: Callable[[str], Path],
     tmp_path: Path,
@@ -313,7 +314,9 @@ def test_a_command_is_measured_without_a_change_to_it(
     unit: str | None,
     measured_by: str,
 ) -> None:
-    done = hvscale("tune", "-np", "2", "--run", "study", "--trials", "1", *metric, "--", "python", program(SILENT))
+    done = hvscale(
+        "tune", "-np", "2", "--run", "study", "--trials", "1", *metric, "--", "python", program(REPORTS_NO_STEPS)
+    )
     assert done.returncode == 0, done.stderr
     document = tune_json(tmp_path / "study")
     assert (document["unit"], document["measured_by"]) == (unit, measured_by)
@@ -322,11 +325,11 @@ def test_a_command_is_measured_without_a_change_to_it(
     if unit is None:
         assert throughput == 4.5
     else:
-        assert 0 < throughput < 1.1 / 0.05  # a step sleeps so long
+        assert 0 < throughput < 1.1 / 0.05  # each step sleeps for 0.05 s
     assert document["winner"] == {}
 
 
-def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(tmp_path: Path) -> None:
+def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "wrong_sums.c").write_text(WRONG_SUMS)
@@ -342,8 +345,8 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
         wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None, seconds=150)
     finally:
         search.send_signal(signal.SIGINT)
-        _, said = search.communicate(timeout=60)
-    assert search.returncode == 130, said
+        _, stderr = search.communicate(timeout=60)
+    assert search.returncode == 130, stderr
     document = tune_json(folder)
     assert (document["state"], document["unit"]) == ("interrupted", "images/s")
     trials = document["trials"]
@@ -353,13 +356,13 @@ def test_our_trainer_takes_horovods_knobs_within_one_start_and_checks_its_sums(t
     assert len(states) == 7
     assert states.pop("10")["state"] == "wrong sums"
     assert {trial["state"] for trial in states.values()} <= {"measured", "stopped early"}
-    # More steps than --steps asks for: the search ends the training.
+    # The search runs more steps than --steps, and ends the training itself.
     assert trials[0]["steps"] > 5
     assert not list(folder.glob("start-*/model.pt"))
     assert processes_below(folder) == []
 
 
-AGAIN = """
+REINITIALISE = """
 import os, time
 import horovod.torch as hvd, torch
 from hvscale.trainer.ranks import init_persistent_mpi, loaded_mpi
@@ -380,8 +383,8 @@ for cycle in ("1", "400", "1"):
 def test_horovod_can_be_initialised_again_with_other_knobs(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, verb: str
 ) -> None:
-    done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(AGAIN))
+    done = hvscale(verb, "-np", "2", "--run", "run", "--", "python", program(REINITIALISE))
     assert done.returncode == 0, done.stderr
-    said = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
-    seconds = {index: float(words[3]) for index, words in enumerate(words for words in said if words[0] == "cycle")}
-    assert seconds[1] > 0.8  # three messages wait for at least two cycles
+    lines = [line.split() for line in (tmp_path / "run" / "logs" / "rank-00000.log").read_text().splitlines()]
+    seconds = {index: float(words[3]) for index, words in enumerate(words for words in lines if words[0] == "cycle")}
+    assert seconds[1] > 0.8  # each of the three messages waits for a cycle; at least two full cycles pass

@@ -22,8 +22,8 @@ for size in (2000, 300_000):
     for _ in range(5):
         MPI.COMM_WORLD.Bcast(np.ones(size, np.uint8))
 """
-# Makes one byte of the library's broadcasts wrong.
-WRONG = """
+# Corrupts one byte of the library's broadcasts.
+WRONG_BROADCASTS = """
 #include <mpi.h>
 int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
 {
@@ -34,7 +34,7 @@ int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm com
 }
 """
 # Kills rank 1 once, at the first all-reduce in the third communicator.
-DEADLY = """
+KILLS_RANK_1 = """
 #include <fcntl.h>
 #include <mpi.h>
 #include <signal.h>
@@ -58,8 +58,8 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 """
 
 
-def built(folder: Path, text: str) -> Path:
-    """The library to preload."""
+def compile_library(folder: Path, text: str) -> Path:
+    """Compile the text and return the library to preload."""
     source, library = folder / "preloaded.c", folder / "libpreloaded.so"
     source.write_text(text)
     subprocess.run([PROGRAMS / "mpicc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -72,7 +72,7 @@ def document_in(folder: Path) -> dict[str, Any]:
 
 
 def choices_in(document: dict[str, Any], operation: str) -> set[str]:
-    """The algorithms that were measured, as `chain` or `library's ring`."""
+    """Return the measured algorithms, for example `chain` or `library's ring`."""
     points = [point for point in document["measurements"]["points"] if point["operation"] == operation]
     return {
         f"library's {point['choice']['library_algorithm']}"
@@ -82,7 +82,7 @@ def choices_in(document: dict[str, Any], operation: str) -> set[str]:
     }
 
 
-def test_a_study_and_a_job_that_uses_its_table(hvscale: Run, tmp_path: Path) -> None:
+def test_a_job_uses_the_table_of_a_study(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=300)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -130,7 +130,7 @@ def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
     assert (tmp_path / "study" / "collectives.toml").exists()
 
 
-def test_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
+def test_from_measures_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
     profiled = hvscale("profile", "-np", "2", "--run", "profiled", "--", "python", "-c", BROADCASTS)
     assert profiled.returncode == 0, profiled.stderr
     done = hvscale("tune-collectives", "-np", "2", "--from", "profiled", "--run", "study", "--json", timeout=200)
@@ -142,7 +142,7 @@ def test_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) -> None:
     assert "no gather of 1K to 512M in this run" in nothing.stderr
 
 
-def test_a_time_limit_and_a_resumed_study(hvscale: Run, tmp_path: Path) -> None:
+def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Path) -> None:
     words = ("--ops", "broadcast,allreduce")
     short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
     assert short.returncode == 0, short.stderr
@@ -168,16 +168,18 @@ def key(point: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts a study; the fixture kills it at the end of the test."""
-    begun: list[subprocess.Popen[str]] = []
+    """Return a function that starts a study; the fixture kills it at the end of the test."""
+    started: list[subprocess.Popen[str]] = []
 
-    def begin(*more: str) -> "subprocess.Popen[str]":
+    def start(*more: str) -> "subprocess.Popen[str]":
         command = [str(PROGRAMS / "hvscale"), *STUDY, "--ops", "broadcast", *more]
-        begun.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return begun[-1]
+        started.append(
+            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return started[-1]
 
-    yield begin
-    for process in begun:
+    yield start
+    for process in started:
         process.kill()
         process.communicate()
 
@@ -205,8 +207,8 @@ def test_an_interrupted_study_keeps_its_measurements(
 
 
 def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path) -> None:
-    """The third communicator is that of the first named algorithm."""
-    preload = built(tmp_path, DEADLY)
+    """The third communicator belongs to the first named algorithm."""
+    preload = compile_library(tmp_path, KILLS_RANK_1)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
     done = hvscale(*STUDY, *words, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -221,7 +223,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
 
 
 def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
-    preload = built(tmp_path, DEADLY.replace("known == 2", "known == 0"))
+    preload = compile_library(tmp_path, KILLS_RANK_1.replace("known == 2", "known == 0"))
     done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
     assert done.returncode == 3, done.stderr
     assert "np 2, allreduce: rank 1" in done.stderr
@@ -230,7 +232,7 @@ def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path
 
 
 def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
-    preload = built(tmp_path, WRONG)
+    preload = compile_library(tmp_path, WRONG_BROADCASTS)
     done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
     assert done.returncode == 4, done.stderr
     assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]

@@ -1,6 +1,4 @@
-"""`hvscale tune` where ranks run in containers, in network namespaces and on a Slurm cluster: each
-trial ends there, too.
-"""
+"""`hvscale tune` in containers, network namespaces and a Slurm cluster."""
 
 import json
 from collections.abc import Callable
@@ -10,10 +8,10 @@ import pytest
 
 from tests.conftest import Run, requested_env, requested_knobs, run_json
 from tests.system.services import machine_state
-from tests.system.test_slurm import inside_an_allocation
+from tests.system.test_slurm import run_in_allocation
 from tests.system.test_tune import ALGORITHMS, STEPS
 
-# No algorithm is faster than the default one: three starts, and no proof.
+# No algorithm is faster than the default, so there are three trials and no proof.
 WORDS = ("default=fast", "another=slow", *(f"{name}=slow" for name in sorted(ALGORITHMS)))
 STUDY = ("--run", "study", "--knobs", "allreduce_algorithm", "--trials", "3", "--trial-seconds", "1", "--json")
 
@@ -57,12 +55,12 @@ def test_a_study_on_emulated_nodes(
     assert machine_state(address, tmp_path) == before
 
 
-def test_a_study_inside_an_allocation(
+def test_a_study_inside_a_slurm_allocation(
     slurm: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(slurm))
     command = ("tune", "-np", 2, "--placement", "slurm", *STUDY, "--", "python", program(STEPS), *WORDS)
-    done = inside_an_allocation(2, *command, cwd=tmp_path)
+    done = run_in_allocation(2, *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(done.stdout, tmp_path / "study", "slurm")
     assert machine_state(None, tmp_path)["processes"] == []

@@ -1,4 +1,4 @@
-"""Waits before the ranks start have a time limit, and a signal interrupts them."""
+"""Waits before the ranks start have a time limit, and signals interrupt them."""
 
 import os
 import signal
@@ -11,24 +11,22 @@ import pytest
 from hvscale.launch.rank_side import host_preflight
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
-# What HVSCALE_SSH names: it hangs before it connects, behind the connection, or after a first
+# Shell commands for HVSCALE_SSH that hang before connecting, after connecting, or after the first
 # answer.
-SILENT = {
+UNRESPONSIVE = {
     "before": "sleep 600",
-    "behind": "read question; sleep 600",
+    "connected": "read question; sleep 600",
     "after": 'read question; printf "%s\\n" "$question" | '
     f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 600',
 }
-NEVER = "300"
+LONG_TIMEOUT = "300"
 
 
-@pytest.fixture(params=SILENT)
-def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The variable that makes every host a silent one; the script leaves the file `asked` when it
-    hangs.
-    """
+@pytest.fixture(params=UNRESPONSIVE)
+def unresponsive_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which every ssh hangs; it first creates the file `asked`."""
     script = tmp_path / "silent-ssh"
-    hanging = SILENT[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
+    hanging = UNRESPONSIVE[request.param].replace("sleep", f"touch {tmp_path}/asked; sleep")
     script.write_text(f"#!/bin/sh\nexport HVSCALE_RUN={tmp_path}/job\n{hanging}\n")
     script.chmod(0o755)
     return {"HVSCALE_SSH": str(script)}
@@ -36,48 +34,48 @@ def silent_ssh(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_the_wait_for_a_host(
-    tmp_path: Path, silent_ssh: dict[str, str], number: signal.Signals
+    tmp_path: Path, unresponsive_ssh: dict[str, str], number: signal.Signals
 ) -> None:
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--hosts", "alpha,beta", "--run", "job", "--", "true"],
         cwd=tmp_path,
-        env={**os.environ, **silent_ssh, "HVSCALE_ANSWER_TIMEOUT": NEVER},
+        env={**os.environ, **unresponsive_ssh, "HVSCALE_ANSWER_TIMEOUT": LONG_TIMEOUT},
         stderr=subprocess.PIPE,
         text=True,
     )
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(number)
     launcher.send_signal(number)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number, said
-    assert f"ended by {number.name}" in said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number, stderr
+    assert f"ended by {number.name}" in stderr
     assert run_json(tmp_path / "job")["state"] == "interrupted"
-    # Killed, but a busy machine lets it die a moment later.
+    # On a busy machine killed processes end a moment later.
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
-@pytest.mark.parametrize("silent_ssh", ["before"], indirect=True)
-def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, silent_ssh: dict[str, str]) -> None:
-    """So many that it arrives while one of them is being started."""
+@pytest.mark.parametrize("unresponsive_ssh", ["before"], indirect=True)
+def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
+    """With 60 hosts, the signal arrives while ssh processes are still being started."""
     hosts = ",".join(f"host{number}" for number in range(60))
     launcher = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "60", "--hosts", hosts, "--run", "job", "--", "true"],
         cwd=tmp_path,
-        env={**os.environ, **silent_ssh, "HVSCALE_ANSWER_TIMEOUT": NEVER},
+        env={**os.environ, **unresponsive_ssh, "HVSCALE_ANSWER_TIMEOUT": LONG_TIMEOUT},
         stderr=subprocess.PIPE,
         text=True,
     )
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(signal.SIGTERM)
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGTERM, said
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGTERM, stderr
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
 
 
-def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, silent_ssh: dict[str, str]) -> None:
+def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
     done = hvscale(
         *("launch", "-np", 2, "--hosts", "alpha,beta", "--run", "job", "--", "true"),
-        **silent_ssh,
+        **unresponsive_ssh,
         HVSCALE_ANSWER_TIMEOUT="1",
     )
     assert done.returncode == 2

@@ -1,6 +1,4 @@
-"""Logging of a training run: wandb's client, TensorBoard's files and the terminal. None of them may
-delay training.
-"""
+"""Training logs to wandb, TensorBoard and the terminal; no logger delays training."""
 
 import json
 import os
@@ -31,7 +29,7 @@ TRAIN = (*EDSR, "--run", "job")
 SHORT = (*TRAIN, "--steps", "4")
 LONG = (*TRAIN, "--steps", "1000000")
 KEY = {"WANDB_API_KEY": "0123456789" * 4}
-OF_A_STEP = {"loss", "learning_rate", "images_per_second", "seconds", "data_wait_seconds"}
+STEP_VALUES = {"loss", "learning_rate", "images_per_second", "seconds", "data_wait_seconds"}
 
 
 def steps_of(run: Path) -> list[dict[str, Any]]:
@@ -51,7 +49,7 @@ def events(run: Path) -> EventAccumulator:
 
 @contextmanager
 def training(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A long training run, after its first step."""
+    """Start a long training run; yield it after its first step."""
     with subprocess.Popen(
         [str(PROGRAMS / "hvscale"), *LONG, *options],
         cwd=folder,
@@ -108,7 +106,7 @@ def test_a_profiled_run_is_logged_to_wandb_and_tensorboard(
     assert [values["_step"] for values in history] == [step["step"] for step in steps] == [1, 2, 3, 4]
     for values, step in zip(history, steps, strict=True):
         expected = {
-            **{name: step[name] for name in (*OF_A_STEP, "communication_seconds") if name in step},
+            **{name: step[name] for name in (*STEP_VALUES, "communication_seconds") if name in step},
             "images_per_second": step["images"] / step["seconds"],
             "scaling_efficiency": step["images"] / step["seconds"] / (2 * one_rank),
         }
@@ -153,7 +151,7 @@ def test_unknown_values_are_not_logged(hvscale_warm: Run, tmp_path: Path) -> Non
     names = (
         {name for values in history for name in values} | set(logged.Tags()["scalars"]) | set(logged.Tags()["tensors"])
     )
-    assert names > OF_A_STEP
+    assert names > STEP_VALUES
     assert not [name for name in names if "communication" in name or "efficiency" in name or "message_sizes" in name]
 
 
@@ -167,28 +165,28 @@ def test_a_resumed_run_logs_each_step_once(hvscale_warm: Run, tmp_path: Path) ->
     assert len(losses) == 6
 
 
-def test_online_without_a_server(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_wandb_logs_offline_without_a_server(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
-    check_that_it_logged_offline(done, tmp_path / "job")
+    check_logged_offline(done, tmp_path / "job")
 
 
-def test_online_at_a_server_that_never_answers(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_wandb_logs_offline_if_the_server_never_answers(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
-    check_that_it_logged_offline(done, tmp_path / "job")
+    check_logged_offline(done, tmp_path / "job")
 
 
-def test_online_without_a_login(hvscale_warm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_logs_offline_without_a_login(hvscale_warm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     done = hvscale_warm(*SHORT, "--wandb", "online", HOME=str(tmp_path))
-    check_that_it_logged_offline(done, tmp_path / "job")
+    check_logged_offline(done, tmp_path / "job")
     assert "wandb login" in warnings(done)[0]
 
 
-def check_that_it_logged_offline(done: subprocess.CompletedProcess[str], run: Path) -> None:
+def check_logged_offline(done: subprocess.CompletedProcess[str], run: Path) -> None:
     assert done.returncode == 0, done.stderr
     (warning,) = warnings(done)
     assert warning.startswith("hvscale: warning: --wandb: logs offline (")
@@ -200,7 +198,7 @@ def check_that_it_logged_offline(done: subprocess.CompletedProcess[str], run: Pa
     assert run_json(run)["state"] == "finished"
 
 
-def test_a_client_that_cannot_write(hvscale_warm: Run, tmp_path: Path) -> None:
+def test_a_logger_that_cannot_write_is_a_warning(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     for name in ("wandb", "tensorboard"):
         (tmp_path / "job" / name).write_text("a file instead of a folder")
@@ -212,7 +210,7 @@ def test_a_client_that_cannot_write(hvscale_warm: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "option"), [("wandb", ("--wandb", "offline")), ("tensorboard", ("--tensorboard",))])
-def test_a_full_disk_under_a_client(
+def test_a_full_disk_of_a_logger_is_a_warning(
     hvscale_warm: Run, small_disk: Callable[..., Path], tmp_path: Path, folder: str, option: tuple[str, ...]
 ) -> None:
     small_disk("8k", f"job/{folder}")
@@ -223,7 +221,7 @@ def test_a_full_disk_under_a_client(
     assert run_json(tmp_path / "job")["state"] == "finished"
 
 
-def test_a_client_that_is_killed(tmp_path: Path) -> None:
+def test_a_killed_logger_is_a_warning(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
         logger_of(process).kill()
         before = (tmp_path / "job/steps.jsonl").stat().st_size
@@ -236,7 +234,7 @@ def test_a_client_that_is_killed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_client_that_hangs_does_not_keep_training_from_stopping(tmp_path: Path) -> None:
+def test_a_hung_logger_does_not_keep_training_from_stopping(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
         logger = logger_of(process)
         logger.suspend()
@@ -247,7 +245,7 @@ def test_a_client_that_hangs_does_not_keep_training_from_stopping(tmp_path: Path
     assert not logger.is_running()
 
 
-def test_a_killed_rank_leaves_its_steps_and_no_client(tmp_path: Path) -> None:
+def test_a_killed_rank_keeps_its_logged_steps_and_leaves_no_logger(tmp_path: Path) -> None:
     with training(tmp_path, "--wandb", "offline") as process:
         logger = logger_of(process)
         wait_until(lambda: len(list((tmp_path / "job").glob("wandb/offline-run-*/*.wandb"))) == 1)
