@@ -163,9 +163,9 @@ def test_a_comparison_is_the_mean_ratio_of_rounds_with_student_s_interval() -> N
     [comparison] = find(found, "faster", **BOTH).comparisons
     logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
     mean = sum(logs) / 3
-    reach = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    half_width = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
     assert [comparison.percent, comparison.percent_low, comparison.percent_high] == pytest.approx(
-        [100 * (1 - math.exp(mean + side * reach)) for side in (0, 1, -1)]
+        [100 * (1 - math.exp(mean + side * half_width)) for side in (0, 1, -1)]
     )
     assert comparison.what == "openmpi against gloo"
 

@@ -86,11 +86,11 @@ def test_the_saving_is_computed_within_rounds_with_an_interval() -> None:
     )
     logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
     mean = sum(logs) / 3
-    reach = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    half_width = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
     [extremes] = found.best_and_worst
     assert extremes.saved_percent == pytest.approx(100 * (1 - math.exp(mean)))
-    assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + reach)))
-    assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - reach)))
+    assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + half_width)))
+    assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - half_width)))
     row = found.rows[0]
     assert (row.backend, row.starts, row.samples) == ("openmpi", 3, 6)
     assert row.seconds == pytest.approx(3 ** (1 / 3))
@@ -102,8 +102,10 @@ def test_the_interval_of_one_start_comes_from_its_samples() -> None:
         {("broadcast", "openmpi", "host", 2): [[1.0, 2.0, 6.0]], ("gather", "openmpi", "host", 2): [[1.0]]}
     )
     several, one = found.rows
-    reach = STUDENT_T_2_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
-    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx([3, 3 - reach, 3 + reach])
+    half_width = STUDENT_T_2_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
+    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx(
+        [3, 3 - half_width, 3 + half_width]
+    )
     assert (one.seconds, one.seconds_low, one.seconds_high) == (1, None, None)
 
 

@@ -189,9 +189,9 @@ def test_mpich_s_variables_defaults_and_words() -> None:
         if isinstance(spelling.values, OneOf):
             assert words[name][int(values[name])] == default
             assert set(spelling.values.words.values()) <= set(words[name])
-            for word, theirs in spelling.values.words.items():
+            for word, library_word in spelling.values.words.items():
                 taken, _ = mpivars(**spelling.write(word))
-                assert words[name][int(taken[name])] == theirs
+                assert words[name][int(taken[name])] == library_word
         else:
             assert values[name] == default, name
         assert set(spelling.also_set) <= set(values)
@@ -231,16 +231,18 @@ def test_horovod_names_its_and_gloo_s_variables(key: str) -> None:
 
 def test_horovod_s_defaults() -> None:
     # The help leaves some brackets open.
-    told = " ".join(output_of(PROGRAMS / "horovodrun", "--help").split())
+    help_text = " ".join(output_of(PROGRAMS / "horovodrun", "--help").split())
     defaults = {name: default for _, name, default in of("horovod", "HOROVOD_")}
     for option, name, factor in [
         ("fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", 1 << 20),
         ("cycle-time-ms", "HOROVOD_CYCLE_TIME", 1),
         ("cache-capacity", "HOROVOD_CACHE_CAPACITY", 1),
     ]:
-        said = re.search(rf"--{option} [A-Z_]+ [^(]*\(default: (\d+)", told.partition("tuneable parameter")[2])
-        assert said is not None, option
-        assert int(said[1]) * factor == int(defaults[name])
+        documented = re.search(
+            rf"--{option} [A-Z_]+ [^(]*\(default: (\d+)", help_text.partition("tuneable parameter")[2]
+        )
+        assert documented is not None, option
+        assert int(documented[1]) * factor == int(defaults[name])
 
 
 def test_nccl_names_its_variables_and_words() -> None:
@@ -254,10 +256,10 @@ def test_nccl_names_its_variables_and_words() -> None:
             assert all(word.encode() + b"\0" in texts for word in spelling.values.words.values())
 
 
-def test_openmp_s_threads_are_pytorch_s() -> None:
+def test_pytorch_uses_openmp_s_thread_count() -> None:
     [(spelling, _, _)] = of("openmp", "OMP_")
-    ask = "import torch; print(torch.get_num_threads())"
-    assert output_of(sys.executable, "-c", ask, **spelling.write(1)).strip() == "1"
+    program = "import torch; print(torch.get_num_threads())"
+    assert output_of(sys.executable, "-c", program, **spelling.write(1)).strip() == "1"
 
 
 @pytest.mark.parametrize("library", [LIBRARIES["mvapich2"], LIBRARIES["mvapich2-gdr"]], ids=lambda library: library.key)

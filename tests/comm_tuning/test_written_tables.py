@@ -190,8 +190,10 @@ def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: s
         fits = operation != "allreduce" or (has["is_op_built_in"] == "yes" and size >= int(has["pow2"]))
         if expected and fits and takes.get(name, True):
             assert found == f"MPIR_{str(has['collective']).capitalize()}_intra_{name}"
-            told = [key for key in parameters if key.startswith("chunk_size=")]
-            assert not (told and expected.segment_bytes) or told == [f"chunk_size={expected.segment_bytes}"]
+            chunk_sizes = [key for key in parameters if key.startswith("chunk_size=")]
+            assert not (chunk_sizes and expected.segment_bytes) or chunk_sizes == [
+                f"chunk_size={expected.segment_bytes}"
+            ]
         else:
             assert (found, parameters) == chosen(own, has)
 
