@@ -35,7 +35,7 @@ NAMES = st.from_regex(r"T_[A-Z0-9_]{1,8}", fullmatch=True)
 SHELLS = ("sh", "dash", "bash")
 
 
-def written(folder: Path, document: TuneDocument) -> set[str]:
+def write_and_list(folder: Path, document: TuneDocument) -> set[str]:
     return {path.name for path in write_outputs(folder, document)}
 
 
@@ -64,7 +64,7 @@ def horovodrun_environment(config: Path) -> dict[str, str]:
 def test_only_applicable_formats_are_written(
     tmp_path: Path, flavour: str, winner: dict[str, str], more: set[str]
 ) -> None:
-    assert written(tmp_path, study(winner, flavour)) == ALWAYS | more
+    assert write_and_list(tmp_path, study(winner, flavour)) == ALWAYS | more
     assert {path.name for path in tmp_path.iterdir()} == ALWAYS | more
 
 
@@ -73,8 +73,10 @@ def test_only_applicable_formats_are_written(
 def test_unproven_settings_are_not_written(
     tmp_path: Path, flavour: str, winner: dict[str, str] | None, accepted: bool | None
 ) -> None:
-    written(tmp_path, study({"allreduce_algorithm": "ring"} if flavour == "openmpi" else {"cycle_time": "2"}, flavour))
-    names = written(tmp_path, study(winner, flavour, accepted))
+    write_and_list(
+        tmp_path, study({"allreduce_algorithm": "ring"} if flavour == "openmpi" else {"cycle_time": "2"}, flavour)
+    )
+    names = write_and_list(tmp_path, study(winner, flavour, accepted))
     # Files of an earlier call are removed.
     assert {path.name for path in tmp_path.iterdir()} == names
     assert "openmpi-coll-rules.conf" not in names

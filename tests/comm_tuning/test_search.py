@@ -142,8 +142,8 @@ def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     both = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1048576"}
     assert InProcessRestart(JOB, both, 1).free(space()) == frozenset()
     start = InProcessRestart(JOB, {}, 2)
-    wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
-    assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
+    requested = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
+    assert start.variables(space(), {"fusion_threshold": "8M"}, requested) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
     # A value stays in Horovod after its variable is removed, so the default is set instead.
     assert start.variables(space(), {}, {}) == {"HOROVOD_FUSION_THRESHOLD": "134217728"}
     assert start.free(space()) == {"fusion_threshold"}
@@ -152,7 +152,7 @@ def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     assert start.free(space()) == frozenset()
 
 
-def test_a_damaged_study_file_gives_one_line(tmp_path: Path) -> None:
+def test_a_damaged_study_file_gives_a_one_line_error(tmp_path: Path) -> None:
     file = tmp_path / "study.db"
     sampler = Sampler(file, space(), {})
     suggestion = sampler.ask()
