@@ -98,7 +98,7 @@ HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "inconclusive"
         ("overhead-grows", {"along": "np"}, [(1.2, 1)], UNKNOWN),
     ],
 )
-def test_pairs(
+def test_verdicts_on_pairs_of_back_ends(
     kind: str, parameters: dict[str, Any], times: list[tuple[float, float]], verdict: str, average: str
 ) -> None:
     found = [one for np, pair in enumerate(times, 2) for one in of_backends(*pair, average=average, np=np)]

@@ -1,4 +1,4 @@
-"""hvscale's broadcast in real ranks: data, rules, what the library handles, and hvprof."""
+"""hvscale's broadcast in real ranks: data, rules, fallback to the library, and hvprof."""
 
 import subprocess
 import sys

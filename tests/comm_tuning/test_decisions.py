@@ -1,4 +1,4 @@
-"""Deciding: the table with the fewest rules, from made-up and random points."""
+"""Deciding: the table with the fewest rules, from synthetic and random points."""
 
 import itertools
 import math

@@ -123,7 +123,7 @@ def test_open_mpi_s_transports_and_binding() -> None:
 
 
 def ucx(folder: Path, **environment: str) -> tuple[dict[str, str], str]:
-    """UCX's variables with their values, and the whole text."""
+    """UCX's variables with their values, and the complete output."""
     text = output_of(sys.executable, "-c", PRINT_UCX, folder, **environment)
     return dict(re.findall(r"^(UCX_\w+)=(.*)$", text, re.MULTILINE)), text
 

@@ -89,10 +89,10 @@ def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     assert suggestion is not None
     first.tell(suggestion, 1.5)
     assert first.ask() is not None  # the process is killed here
-    again = Sampler(tmp_path / "study.db", space(), {scores.settings_key(suggestion.settings): 1.5})
-    finished = [one for one in again.study.trials if one.value is not None]
+    resumed = Sampler(tmp_path / "study.db", space(), {scores.settings_key(suggestion.settings): 1.5})
+    finished = [one for one in resumed.study.trials if one.value is not None]
     assert [one.value for one in finished] == [1.5]
-    following = again.ask()
+    following = resumed.ask()
     assert following is not None
     assert following.settings != suggestion.settings
 

@@ -125,8 +125,8 @@ def test_the_options_in_run_json_are_under_the_key_launch() -> None:
 
 
 def test_documents_contain_no_secrets_and_no_run_folder() -> None:
-    options = LaunchOptions(np=2, env=("PGPASS=s3cret", "NCCL_DEBUG=INFO"), run=Path("job"))
-    assert options.recorded().model_dump() == {"np": 2, "env": ["PGPASS", "NCCL_DEBUG=INFO"]}
+    requested = LaunchOptions(np=2, env=("PGPASS=s3cret", "NCCL_DEBUG=INFO"), run=Path("job"))
+    assert requested.recorded().model_dump() == {"np": 2, "env": ["PGPASS", "NCCL_DEBUG=INFO"]}
 
 
 @pytest.mark.parametrize(

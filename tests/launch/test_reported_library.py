@@ -1,4 +1,4 @@
-"""The MPI library that ranks report: which of two is reported, valid reports, and mismatches."""
+"""The MPI library that ranks report: processes with two libraries, invalid reports, mismatches."""
 
 import os
 import subprocess

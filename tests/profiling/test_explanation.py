@@ -99,7 +99,7 @@ def test_the_document_has_the_measurement_of_the_program(run: RunFolder) -> None
     assert found.basis == "measured"
     assert found.mean_share_at_least == pytest.approx(0.2)
     run.steps.write_text("nonsense\n")
-    # The marks are still used; without them the damage is the reason.
+    # The marks in the profiles are still used. Without marks, the damaged file is the reason.
     damaged = explained_breakdown(run).exposed_communication
     assert damaged is not None
     assert damaged.basis == "calls"

@@ -1,4 +1,4 @@
-"""An invalid result.json in a run folder gives one line or is ignored, never a traceback."""
+"""An invalid result.json in a run folder gives a one-line error or is ignored."""
 
 import json
 from pathlib import Path

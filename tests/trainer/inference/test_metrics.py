@@ -18,7 +18,7 @@ def image_pair() -> tuple[Pixels, Pixels]:
     return np.clip(reference.astype(int) + noise, 0, 255).astype(np.uint8), reference
 
 
-def test_conventions_of_the_field() -> None:
+def test_measures_follow_the_conventions_of_the_field() -> None:
     assert div2k_measure(3) == Measure(shave=9, luma=False)
     assert benchmark_measure(3) == Measure(shave=3, luma=True)
 
