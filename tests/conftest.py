@@ -131,9 +131,9 @@ def processes_below(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline, f"timeout of {seconds} s"
         time.sleep(0.05)
 

@@ -16,7 +16,7 @@ from tests.conftest import Run
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
-def test_a_deeply_nested_run_json_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
+def test_a_deeply_nested_run_json_gives_a_one_line_error_and_status_2(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(DEEP)
     done = hvscale("breakdown", tmp_path)
     assert done.returncode == 2
@@ -25,12 +25,12 @@ def test_a_deeply_nested_run_json_is_one_line_and_status_2(hvscale: Run, tmp_pat
 
 
 @pytest.mark.parametrize("read", [read_experiment, read_table, read_settings])
-def test_a_deeply_nested_toml_file_is_one_line(read: object, tmp_path: Path) -> None:
+def test_a_deeply_nested_toml_file_gives_a_one_line_error(read: object, tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text(f"a = {DEEP}")
-    with pytest.raises(RequestError, match="is not valid TOML") as refused:
+    with pytest.raises(RequestError, match="is not valid TOML") as error:
         read(path)  # type: ignore[operator]
-    assert len(str(refused.value).splitlines()) == 1
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_invalid_utf_8_survives_a_round_trip() -> None:
@@ -50,7 +50,7 @@ def test_invalid_utf_8_survives_a_round_trip() -> None:
         (["compare-settings", "-np", "2", "mpi,defaults"], "compare-settings.json", "compare-settings"),
     ],
 )
-def test_a_study_of_another_version_is_one_line_and_status_2(
+def test_a_study_of_another_version_gives_a_one_line_error_and_status_2(
     hvscale: Run, tmp_path: Path, command: list[str], file: str, name: str, version: str, writer: str
 ) -> None:
     schema = f"hvscale/{name}/{version}"
@@ -63,7 +63,7 @@ def test_a_study_of_another_version_is_one_line_and_status_2(
     )
 
 
-def test_a_run_of_another_version_is_one_line_and_status_2(hvscale: Run, tmp_path: Path) -> None:
+def test_a_run_of_another_version_gives_a_one_line_error_and_status_2(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"schema": "hvscale/run/1", "state": "finished"}))
     done = hvscale("breakdown", tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Imports run one way without cycles, and a rank never loads the controller."""
+"""Import rules: subpackages import only lower ones, no cycles, and no controller in a rank."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ import hvscale
 
 PACKAGE = Path(hvscale.__file__).parent
 FOUNDATION = {"launch", "profiling", "models", "report"}
-MAY_IMPORT: dict[str, set[str]] = {  # beside core, which every room may import
+MAY_IMPORT: dict[str, set[str]] = {  # in addition to core, which every subpackage may import
     "core": set(),
     "launch": set(),
     "profiling": set(),
@@ -37,7 +37,7 @@ FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All import statements, also in functions, except those under TYPE_CHECKING."""
+    """All import statements, including those in functions, except under TYPE_CHECKING."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -61,27 +61,28 @@ def modules_imported_by(name: str) -> set[str]:
 IMPORTS = {name: modules_imported_by(name) for name in FILES}
 
 
-def room_of(name: str) -> str:
+def subpackage_of(name: str) -> str:
     return [*name.split("."), ""][1]
 
 
-def test_every_module_is_in_a_room() -> None:
-    assert {room_of(name) for name in FILES} == {"", *MAY_IMPORT}
+def test_every_module_is_in_a_subpackage() -> None:
+    assert {subpackage_of(name) for name in FILES} == {"", *MAY_IMPORT}
     assert [name for name in FILES if name.count(".") == 1 and FILES[name].name != "__init__.py"] == []
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_room_imports_only_rooms_below_it(room: str) -> None:
-    allowed = {"", room, "core", *MAY_IMPORT[room]}
+@pytest.mark.parametrize("subpackage", MAY_IMPORT)
+def test_a_subpackage_imports_only_lower_ones(subpackage: str) -> None:
+    allowed = {"", subpackage, "core", *MAY_IMPORT[subpackage]}
     wrong = {
         name: sorted(found)
         for name in FILES
-        if room_of(name) == room and (found := {one for one in IMPORTS[name] if room_of(one) not in allowed})
+        if subpackage_of(name) == subpackage
+        and (found := {one for one in IMPORTS[name] if subpackage_of(one) not in allowed})
     }
     assert wrong == {}
 
 
-def test_no_modules_import_each_other() -> None:
+def test_there_are_no_import_cycles() -> None:
     try:
         TopologicalSorter(IMPORTS).prepare()
     except CycleError as error:
@@ -91,10 +92,10 @@ def test_no_modules_import_each_other() -> None:
 def test_a_rank_does_not_load_the_controller() -> None:
     rank = "hvscale.bench.collectives"
     ranks = f"import hvscale.cli.main, hvscale.trainer.training, {rank}.rank_side.rank; {rank}.backends.BACKENDS.all()"
-    asked = f"import sys; {ranks}; print('hvscale.launch.controller' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "False"
+    program = f"import sys; {ranks}; print('hvscale.launch.controller' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
 
 
 def test_single_process_training_loads_neither_horovod_nor_elastic_modules() -> None:
-    asked = "import sys, hvscale.trainer.training; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
-    assert subprocess.check_output([sys.executable, "-c", asked], text=True).strip() == "[]"
+    program = "import sys, hvscale.trainer.training; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"

@@ -1,4 +1,4 @@
-"""All numeric options have finite bounds; an invalid number is one line and status 2."""
+"""All numeric options have finite bounds; an invalid number gives a one-line error and status 2."""
 
 import math
 import sys
@@ -92,7 +92,7 @@ def test_numbers_outside_the_bounds_are_rejected() -> None:
     assert ("--seconds", "1e3", 1000) in accepted
 
 
-def test_an_invalid_number_is_one_line_and_status_2(
+def test_an_invalid_number_gives_a_one_line_error_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,9 +130,9 @@ PARSERS: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("name", PARSERS)
 def test_invalid_sizes_rates_and_lists_are_rejected(name: str) -> None:
     for value in (*INVALID, "-1", "1e3", "²", f"{2**63}", f"{10**20}", f"{2**34}G"):
-        with pytest.raises(RequestError, match=name.strip()) as refused:
+        with pytest.raises(RequestError, match=name.strip()) as error:
             PARSERS[name](value)
-        assert len(str(refused.value).splitlines()) == 1
+        assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_series_of_too_many_sizes_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""The tables and figures of the applications against their formulas."""
+"""Tables and figures of the applications, compared with their formulas."""
 
 import json
 import statistics
@@ -47,7 +47,7 @@ def document() -> ApplicationDocument:
     return document
 
 
-def test_the_table_follows_the_studys_formulas(document: ApplicationDocument) -> None:
+def test_the_table_follows_the_formulas_of_the_study(document: ApplicationDocument) -> None:
     rows = {(row.flags, row.placement, row.np): row for row in document.rows}
     assert {key: row.median_seconds for key, row in rows.items()} == {
         key: statistics.median(values) for key, values in TIMES.items()
@@ -62,7 +62,7 @@ def test_the_table_follows_the_studys_formulas(document: ApplicationDocument) ->
     assert document.best_flags[0].sum_of_median_seconds == pytest.approx(13.9)
 
 
-def test_the_page_draws_the_tables_boxes(document: ApplicationDocument) -> None:
+def test_the_page_draws_the_quartiles_of_the_table(document: ApplicationDocument) -> None:
     text = page(document)
     figures = json.loads(text.partition('<script type="application/json" id="figures">')[2].partition("</script>")[0])
     assert list(figures) == ["np-1", "np-2", "speed-up"]

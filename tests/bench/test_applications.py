@@ -1,4 +1,4 @@
-"""What an application is asked for, what it refuses, and which results it believes."""
+"""Requests for applications, rejected requests, and validation of results."""
 
 import json
 import math
@@ -16,9 +16,9 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.options import LaunchOptions
 from hvscale.report.progress import RunProgress
-from tests.conftest import PROGRAMS as PROGRAMS_OF_THE_ENVIRONMENT
+from tests.conftest import PROGRAMS as ENVIRONMENT_BIN
 
-NOTHING_ASKED = LaunchOptions()
+DEFAULT_LAUNCH = LaunchOptions()
 
 
 @pytest.mark.parametrize("name", ["integration", "merge_sort", "network", "stencil"])
@@ -45,12 +45,12 @@ def test_sizes(requests: list[str], sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "request_", ["packets", "packets=0", "packets=-1", "packets=1.5", "packets=", "cells=3", "large"]
 )
-def test_a_size_that_cannot_be_is_refused(request_: str) -> None:
+def test_an_invalid_size_is_rejected(request_: str) -> None:
     with pytest.raises(RequestError, match=f"--size {request_}: "):
         parse_sizes(APPLICATIONS.get("integration"), [request_])
 
 
-def test_flags_are_words_and_no_shell() -> None:
+def test_flags_are_split_into_words_without_a_shell() -> None:
     assert parse_flags(["-O2", '-O3 -DNAME="a b; rm -r /"', ""]) == {
         "-O2": ["-O2"],
         "-O3 '-DNAME=a b; rm -r /'": ["-O3", "-DNAME=a b; rm -r /"],
@@ -62,7 +62,7 @@ def test_flags_are_words_and_no_shell() -> None:
         parse_flags(["-O2 -g", "-O2  -g"])
 
 
-def test_other_flags_have_another_folder() -> None:
+def test_different_flags_have_different_labels() -> None:
     texts = [
         "",
         "-O2",
@@ -79,16 +79,16 @@ def test_other_flags_have_another_folder() -> None:
     assert not any("/" in each or each.startswith(".") for each in labels)
 
 
-def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> ApplicationStudy:
-    """What `hvscale bench app NAME` makes of its options, `asked` instead of the defaults."""
+def study(name: str, launch: LaunchOptions = DEFAULT_LAUNCH, **changed: Any) -> ApplicationStudy:
+    """The study of `hvscale bench app NAME`; `changed` replaces default options."""
     options: dict[str, Any] = {
         **{"flags": ["-O2"], "ranks": None, "repeats": 1, "size": [], "count": False, "path": None},
     }
-    return ApplicationStudy.of(name, options=launch, **{**options, **asked})
+    return ApplicationStudy.of(name, options=launch, **{**options, **changed})
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "said"),
+    ("name", "options", "message"),
     [
         (
             "stencl",
@@ -125,20 +125,20 @@ def study(name: str, launch: LaunchOptions = NOTHING_ASKED, **asked: Any) -> App
         ("stencil", {"launch": LaunchOptions.of(link="1gbit")}, "--link does not apply to --placement host"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(name: str, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        study(name, **asked)
+def test_an_invalid_request_is_rejected(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        study(name, **options)
 
 
-def test_without_a_compiler_it_is_said_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An mpirun that is alone in its folder."""
-    (tmp_path / "mpirun").symlink_to(PROGRAMS_OF_THE_ENVIRONMENT / "mpirun")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{PROGRAMS_OF_THE_ENVIRONMENT}:/usr/bin:/bin")
+def test_a_missing_compiler_is_reported_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder contains mpirun but no mpicc."""
+    (tmp_path / "mpirun").symlink_to(ENVIRONMENT_BIN / "mpirun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{ENVIRONMENT_BIN}:/usr/bin:/bin")
     with pytest.raises(RequestError, match=f"no mpicc next to {tmp_path}/mpirun: run `make setup`"):
         study("stencil")
 
 
-def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_folder_with_other_sizes_is_not_resumed(tmp_path: Path) -> None:
     before = study("stencil", path=tmp_path, size=["x=10"])
     before.write("running")
     with pytest.raises(RequestError, match="holds another study: its sizes differs"):
@@ -146,25 +146,25 @@ def test_a_folder_of_other_sizes_is_not_gone_on_with(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["bench-app.json"]
 
 
-def test_a_study_gone_on_with_that_does_not_compile_has_failed(tmp_path: Path) -> None:
-    asked = study("stencil", path=tmp_path, flags=["-no-such-flag"])
-    asked.write("running")
+def test_a_resumed_study_that_does_not_compile_fails(tmp_path: Path) -> None:
+    resumed = study("stencil", path=tmp_path, flags=["-no-such-flag"])
+    resumed.write("running")
     (tmp_path / "np-1-repeat-1").mkdir()
     with pytest.raises(RequestError, match="no-such-flag"):
-        asked.measure(RunProgress(1, 1), warn=lambda text: None)
+        resumed.measure(RunProgress(1, 1), warn=lambda text: None)
     assert json.loads((tmp_path / "bench-app.json").read_text())["state"] == "failed"
 
 
-def test_a_round_takes_every_variant_once() -> None:
+def test_a_round_runs_every_variant_once() -> None:
     document = study("merge_sort", ranks="4,1", flags=["-O2", "-O3"]).document
-    # np 1 first: the others' results may be checked against it.
+    # np 1 runs first, because the results of the others may be checked against it.
     assert [str(variant) for variant in document.variants()] == [
         "-O2, host, np 1",
         "-O3, host, np 1",
         "-O2, host, np 4",
         "-O3, host, np 4",
     ]
-    assert document.compiler.path == str(PROGRAMS_OF_THE_ENVIRONMENT / "mpicc")
+    assert document.compiler.path == str(ENVIRONMENT_BIN / "mpicc")
 
 
 def midpoint(intervals: int) -> float:
@@ -173,7 +173,7 @@ def midpoint(intervals: int) -> float:
 
 
 @pytest.mark.parametrize("intervals", [1, 2, 10, 1000, 10**5])
-def test_an_integral_is_right_within_the_error_of_its_rule(intervals: int) -> None:
+def test_an_integral_is_valid_within_the_error_of_the_midpoint_rule(intervals: int) -> None:
     application, sizes = APPLICATIONS.get("integration"), {"intervals": intervals, "packets": 10}
     right = IntegrationResult(seconds=1, integral=midpoint(intervals), packets_per_worker=[4, 6])
     assert application.check_result(right, sizes, None) is None
@@ -191,14 +191,14 @@ def result_of(application: Application, **values: object) -> object:
     return application.result.model_validate({"seconds": 1, **values})
 
 
-def test_results_that_are_not_believed() -> None:
+def test_wrong_results_are_rejected() -> None:
     sort = APPLICATIONS.get("merge_sort")
-    for values, said in [
+    for values, problem in [
         ({"sorted": True, "checksum_after": "a"}, None),
         ({"sorted": False, "checksum_after": "a"}, "the samples are not sorted"),
         ({"sorted": True, "checksum_after": "b"}, "the sorted samples are not a permutation of the input"),
     ]:
-        assert sort.check_result(result_of(sort, checksum_before="a", **values), {}, None) == said
+        assert sort.check_result(result_of(sort, checksum_before="a", **values), {}, None) == problem
     stencil = APPLICATIONS.get("stencil")
     serial = result_of(stencil, checksum="1", blocks=(1, 1, 1))
     assert stencil.check_result(result_of(stencil, checksum="1", blocks=(1, 2, 1)), {}, serial) is None
@@ -207,16 +207,16 @@ def test_results_that_are_not_believed() -> None:
     )
 
 
-# As perf 6.1 has written it: on a machine that counts two events, and on one that counts all, with
-# and without a privilege.
-LACKING = """{"seconds": 0.1}
+# Output of perf 6.1: on a machine that supports two of the events, and on one that supports all.
+# ":u" marks events counted in user mode only, as without privileges.
+SOME_SUPPORTED = """{"seconds": 0.1}
 211.20,msec,task-clock,211204334,100.00,0.915,CPUs utilized
 12,,context-switches,211204334,100.00,56.8,/sec
 <not supported>,,cache-misses,0,100.00,,
 <not supported>,,instructions,0,100.00,,
 <not supported>,,cycles,0,100.00,,
 """
-ALL = """
+ALL_SUPPORTED = """
 100.00,msec,task-clock:u,1,100.00,,
 3,,context-switches:u,1,100.00,,
 40,,cache-misses:u,1,100.00,,
@@ -225,13 +225,13 @@ ALL = """
 """
 
 
-def test_counters_are_sums_over_ranks_and_none_where_not_supported(tmp_path: Path) -> None:
+def test_counters_are_summed_over_ranks_and_none_if_not_supported(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path)
-    run.log(0).write_text(LACKING.replace("\n", "\r\n"))
-    run.log(1).write_text(LACKING)
+    run.log(0).write_text(SOME_SUPPORTED.replace("\n", "\r\n"))
+    run.log(1).write_text(SOME_SUPPORTED)
     assert read_counters(run, 2) == Counters(task_clock_seconds=2 * 211.20 * 1e-3, context_switches=24)
-    run.log(0).write_text(ALL)
-    run.log(1).write_text(ALL)
+    run.log(0).write_text(ALL_SUPPORTED)
+    run.log(1).write_text(ALL_SUPPORTED)
     counted = read_counters(run, 2)
     assert counted.cache_misses == 80
     assert counted.instructions_per_cycle == pytest.approx(2)
@@ -248,7 +248,7 @@ def test_every_source_belongs_to_a_program() -> None:
     }
 
 
-def test_without_perf_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_perf_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequestError, match="perf is not installed"):
         with_perf(["program"])

@@ -1,5 +1,5 @@
-"""The stencil's cut, as the C program makes it: every cell in one cuboid, cuboids balanced, the
-area between them the least.
+"""The stencil's decomposition in C: every cell is in one cuboid, the cuboids are balanced, and the
+area between them is minimal.
 """
 
 import ctypes
@@ -65,7 +65,7 @@ def decomposition(tmp_path_factory: pytest.TempPathFactory) -> Decomposition:
 
 
 def grids(cells: Cells, np: int) -> list[Blocks]:
-    """By trying all."""
+    """All possible decompositions, found by exhaustive search."""
     numbers = range(1, np + 1)
     return [
         (x, y, z)
@@ -87,7 +87,7 @@ def area_between(cells: Cells, cuboids: list[tuple[range, range, range]]) -> int
 
 @given(cells=boxes, np=st.integers(1, 8))
 @settings(max_examples=60)
-def test_every_cell_is_in_one_cuboid_and_the_area_is_the_least(
+def test_every_cell_is_in_one_cuboid_and_the_area_is_minimal(
     decomposition: Decomposition, cells: Cells, np: int
 ) -> None:
     possible = grids(cells, np)
@@ -112,5 +112,5 @@ def test_every_cell_is_in_one_cuboid_and_the_area_is_the_least(
     # The walls across x are 400 x 600 cells, those across y 200 x 600, those across z 200 x 400.
     [(1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 2)), (6, (1, 2, 3)), (64, (2, 4, 8)), (256, (4, 8, 8))],
 )
-def test_the_studys_box(decomposition: Decomposition, np: int, blocks: Blocks) -> None:
+def test_blocks_for_the_cells_of_the_study(decomposition: Decomposition, np: int, blocks: Blocks) -> None:
     assert decomposition.decompose((200, 400, 600), np) == blocks

@@ -1,4 +1,4 @@
-"""An experiment's file, and what each kind of statement makes of times."""
+"""Experiment files, and the verdict of each kind of statement."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,24 @@ from hvscale.launch.placement_options import PlacementOptions
 from tests.conftest import MPICH_PREFIX
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))
-T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
-# How the rounds stray about their mean: what is 20 % apart is told apart, what is 2 % apart is not.
-STRAYS = (0.97, 1.0, 1.02, 0.99, 1.03)
+STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
+# Noise of the rounds: means that differ by 20 % are distinguishable, and by 2 % they are not.
+NOISE = (0.97, 1.0, 1.02, 0.99, 1.03)
 
 
-def series(mean: float, rounds: Sequence[float] = STRAYS, average: Any = "geometric mean", **where: Any) -> Series:
-    """Times about a mean; two are to stray in different orders, since else they keep their ratio in
-    every round.
+def series(mean: float, rounds: Sequence[float] = NOISE, average: Any = "geometric mean", **where: Any) -> Series:
+    """Noisy times around a mean.
+
+    Give two series different orders of noise; otherwise their ratio is the same in every round.
     """
-    told: dict[Any, Any] = where
-    return Series(told, {number: mean * one for number, one in enumerate(rounds, 1)}, average)
+    labels: dict[Any, Any] = where
+    return Series(labels, {number: mean * one for number, one in enumerate(rounds, 1)}, average)
 
 
 def of_backends(openmpi: float, gloo: float, average: str = "geometric mean", **where: Any) -> list[Series]:
     return [
         series(openmpi, average=average, backend="openmpi", **where),
-        series(gloo, STRAYS[::-1], average=average, backend="gloo", **where),
+        series(gloo, NOISE[::-1], average=average, backend="gloo", **where),
     ]
 
 
@@ -56,7 +57,7 @@ def by_sizes(times: Mapping[int, tuple[float, float]]) -> list[Series]:
 
 def by_flags(times: Mapping[str, Mapping[str, float]]) -> list[Series]:
     return [
-        series(seconds, STRAYS if flags == "-O2" else STRAYS[::-1], "median", program=program, flags=flags, np=np)
+        series(seconds, NOISE if flags == "-O2" else NOISE[::-1], "median", program=program, flags=flags, np=np)
         for program, table in times.items()
         for flags, seconds in table.items()
         for np in (1, 2)
@@ -70,44 +71,46 @@ def find(found: Sequence[Series], kind: str, **parameters: Any) -> Finding:
 
 BOTH = {"of": {"backend": "openmpi"}, "than": {"backend": "gloo"}}
 FLAGS = {"of": "flags", "between": "program"}
-HOLDS, NOT, UNKNOWN = "holds", "does not hold", "inconclusive"
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "inconclusive"
 
 
 @pytest.mark.parametrize("average", ["geometric mean", "median"])
 @pytest.mark.parametrize(
-    ("kind", "asked", "times", "verdict"),
+    ("kind", "parameters", "times", "verdict"),
     [
         ("faster", {}, [(1, 2)], HOLDS),
-        ("faster", {}, [(2, 1)], NOT),
+        ("faster", {}, [(2, 1)], FAILS),
         ("faster", {}, [(1, 1)], UNKNOWN),
         ("faster", {}, [(1, 2), (1, 1)], UNKNOWN),
-        ("faster", {}, [(1, 2), (2, 1)], NOT),
+        ("faster", {}, [(1, 2), (2, 1)], FAILS),
         ("faster", {"by_percent": 40}, [(1, 2)], HOLDS),
-        ("faster", {"by_percent": 60}, [(1, 2)], NOT),
+        ("faster", {"by_percent": 60}, [(1, 2)], FAILS),
         ("faster", {"by_percent": 50}, [(1, 2)], UNKNOWN),
         ("faster", {"by_percent": 40, "somewhere": True}, [(1, 2), (2, 1)], HOLDS),
-        ("faster", {"by_percent": 60, "somewhere": True}, [(1, 2), (2, 1)], NOT),
+        ("faster", {"by_percent": 60, "somewhere": True}, [(1, 2), (2, 1)], FAILS),
         ("faster", {"by_percent": 50, "somewhere": True}, [(1, 2), (2, 1)], UNKNOWN),
         ("costs-less", {"percent": 30}, [(1.2, 1), (0.5, 1)], HOLDS),
-        ("costs-less", {"percent": 10}, [(1.2, 1), (0.5, 1)], NOT),
+        ("costs-less", {"percent": 10}, [(1.2, 1), (0.5, 1)], FAILS),
         ("costs-less", {"percent": 1}, [(1, 1)], UNKNOWN),
         ("overhead-grows", {"along": "np"}, [(1, 1), (1.1, 1), (1.3, 1)], HOLDS),
-        ("overhead-grows", {"along": "np"}, [(1.3, 1), (1.4, 1), (1, 1)], NOT),
+        ("overhead-grows", {"along": "np"}, [(1.3, 1), (1.4, 1), (1, 1)], FAILS),
         ("overhead-grows", {"along": "np"}, [(1.2, 1), (1.2, 1)], UNKNOWN),
         ("overhead-grows", {"along": "np"}, [(1.2, 1)], UNKNOWN),
     ],
 )
-def test_pairs(kind: str, asked: dict[str, Any], times: list[tuple[float, float]], verdict: str, average: str) -> None:
+def test_verdicts_on_pairs_of_back_ends(
+    kind: str, parameters: dict[str, Any], times: list[tuple[float, float]], verdict: str, average: str
+) -> None:
     found = [one for np, pair in enumerate(times, 2) for one in of_backends(*pair, average=average, np=np)]
-    assert find(found, kind, **BOTH, **asked).verdict == verdict
+    assert find(found, kind, **BOTH, **parameters).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("times", "verdict"),
-    [({1: 1, 2: 1.2, 4: 3}, HOLDS), ({1: 2, 4: 1}, NOT), ({1: 1, 4: 1}, UNKNOWN), ({1: 1}, UNKNOWN)],
+    [({1: 1, 2: 1.2, 4: 3}, HOLDS), ({1: 2, 4: 1}, FAILS), ({1: 1, 4: 1}, UNKNOWN), ({1: 1}, UNKNOWN)],
 )
 def test_time_grows(times: dict[int, float], verdict: str) -> None:
-    found = [series(seconds, STRAYS[:: 1 - 2 * (np > 1)], backend="gloo", np=np) for np, seconds in times.items()]
+    found = [series(seconds, NOISE[:: 1 - 2 * (np > 1)], backend="gloo", np=np) for np, seconds in times.items()]
     assert find(found, "time-grows", along="np").verdict == verdict
 
 
@@ -119,7 +122,7 @@ def test_time_grows(times: dict[int, float], verdict: str) -> None:
             HOLDS,
             "above 0 %: 2 of 2 intervals; crossover at 8 KiB (openmpi against gloo)",
         ),
-        ({8: (1, 2), 4096: (2, 1)}, NOT, "crossover at 4 KiB (openmpi against gloo)"),
+        ({8: (1, 2), 4096: (2, 1)}, FAILS, "crossover at 4 KiB (openmpi against gloo)"),
         ({8: (1, 2), 4096: (1, 1)}, UNKNOWN, "no crossover at the measured sizes"),
         ({8192: (1, 2)}, UNKNOWN, "no measurement matches this statement"),
     ],
@@ -134,7 +137,7 @@ def test_small_messages(times: dict[int, tuple[float, float]], verdict: str, rea
     ("times", "verdict", "reason"),
     [
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 2, "-O3": 1}}, HOLDS, "-O2 for sort, -O3 for sum"),
-        ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}}, NOT, "-O2 for sort, -O2 for sum"),
+        ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}}, FAILS, "-O2 for sort, -O2 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1.01, "-O3": 1}}, UNKNOWN, "-O2 for sort, -O3 for sum"),
         ({"sort": {"-O2": 1, "-O3": 2}}, UNKNOWN, "no measurement matches this statement"),
     ],
@@ -145,13 +148,13 @@ def test_best_flags(times: dict[str, dict[str, float]], verdict: str, reason: st
     assert found.reason.endswith(reason)
 
 
-def test_flags_that_lack_a_number_of_ranks_are_not_the_best() -> None:
+def test_flags_not_measured_on_every_np_are_never_the_best() -> None:
     complete = by_flags({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}})
     less = [series(0.1, average="median", program="sort", flags="-Os", np=1)]
     assert "-Os" not in find([*complete, *less], "best-differs", **FLAGS).reason
 
 
-def test_a_figure_is_the_mean_of_the_rounds_ratios_with_students_interval() -> None:
+def test_a_comparison_is_the_mean_ratio_of_rounds_with_student_s_interval() -> None:
     fast, slow = [1.0, 2.0, 1.5], [4.0, 6.0, 7.0]
     found = [
         Series({"backend": name}, dict(enumerate(seconds, 1)), "geometric mean")
@@ -160,14 +163,14 @@ def test_a_figure_is_the_mean_of_the_rounds_ratios_with_students_interval() -> N
     [comparison] = find(found, "faster", **BOTH).comparisons
     logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
     mean = sum(logs) / 3
-    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    half_width = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
     assert [comparison.percent, comparison.percent_low, comparison.percent_high] == pytest.approx(
-        [100 * (1 - math.exp(mean + side * reach)) for side in (0, 1, -1)]
+        [100 * (1 - math.exp(mean + side * half_width)) for side in (0, 1, -1)]
     )
     assert comparison.what == "openmpi against gloo"
 
 
-def test_a_difference_of_overheads_is_over_rounds_that_have_all_four() -> None:
+def test_a_difference_of_overheads_uses_only_rounds_with_all_four_times() -> None:
     last, first = [(1.3, 1.0), (2.8, 2.0), (1.2, 1.0)], [(1.1, 1.0), (1.0, 1.0), (3.3, 3.0)]
     found = [
         Series(
@@ -181,40 +184,40 @@ def test_a_difference_of_overheads_is_over_rounds_that_have_all_four() -> None:
     assert comparison.what == "openmpi against gloo, np 2 to np 8"
 
 
-def test_one_of_many_that_strays_by_chance_says_nothing() -> None:
-    """Its 95 % interval lies on the other side, that of one among twenty does not."""
+def test_one_outlier_among_many_comparisons_is_inconclusive() -> None:
+    """Its 95 % interval contradicts the statement; corrected for 20 comparisons, it does not."""
     many = [one for np in range(2, 21) for one in of_backends(1, 2, np=np)]
-    strayed = [
+    outliers = [
         Series({"backend": "openmpi", "np": 64}, {1: 1.0, 2: 1.1, 3: 1.2}, "geometric mean"),
         Series({"backend": "gloo", "np": 64}, {1: 0.9, 2: 0.9, 3: 1.05}, "geometric mean"),
     ]
-    assert find(strayed, "faster", **BOTH).verdict == NOT
-    found = find([*many, *strayed], "faster", **BOTH)
+    assert find(outliers, "faster", **BOTH).verdict == FAILS
+    found = find([*many, *outliers], "faster", **BOTH)
     assert (found.verdict, found.reason) == (UNKNOWN, "above 0 %: 19 of 20 intervals, 1 on the other side")
     assert (found.comparisons[0].what, found.comparisons[0].agrees) == ("openmpi against gloo, np 64", False)
-    turned = {"of": BOTH["than"], "than": BOTH["of"], "somewhere": True}
-    assert find([*many, *strayed], "faster", **turned).verdict == UNKNOWN
+    swapped = {"of": BOTH["than"], "than": BOTH["of"], "somewhere": True}
+    assert find([*many, *outliers], "faster", **swapped).verdict == UNKNOWN
 
 
-def test_a_statement_is_not_tested_on_what_was_not_measured() -> None:
+def test_a_statement_beyond_the_measured_range_is_inconclusive() -> None:
     found = [one for np in (2, 4) for one in of_backends(1, 2, np=np)]
-    asked: dict[str, Any] = {**BOTH, "where": {"np": {"to": 32}}}
-    short = find(found, "faster", **asked)
+    parameters: dict[str, Any] = {**BOTH, "where": {"np": {"to": 32}}}
+    short = find(found, "faster", **parameters)
     assert (short.verdict, short.reason) == (UNKNOWN, "measured up to np 4, not np 32; above 0 %: 2 of 2 intervals")
-    assert find([*found, *of_backends(1, 2, np=64)], "faster", **asked).verdict == HOLDS
-    assert find(found, "faster", **asked, by_percent=60).verdict == NOT
-    assert find(found, "faster", **asked, somewhere=True).verdict == HOLDS
+    assert find([*found, *of_backends(1, 2, np=64)], "faster", **parameters).verdict == HOLDS
+    assert find(found, "faster", **parameters, by_percent=60).verdict == FAILS
+    assert find(found, "faster", **parameters, somewhere=True).verdict == HOLDS
     small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
     assert (small.verdict, small.reason.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
 
 
-def test_one_round_tells_nothing() -> None:
+def test_one_round_is_inconclusive() -> None:
     found = find([series(1, [1.0], backend="openmpi"), series(9, [1.0], backend="gloo")], "faster", **BOTH)
     assert (found.verdict, found.reason) == (UNKNOWN, "above 0 %: a single round gives no confidence interval")
     assert (found.comparisons[0].percent_low, found.comparisons[0].agrees) == (None, None)
 
 
-def test_what_differs_in_more_than_is_asked_is_not_compared() -> None:
+def test_series_that_also_differ_in_other_keys_are_not_compared() -> None:
     found = [
         series(1, backend="openmpi", placement="host", dtype="float32", bytes=8),
         series(2, backend="gloo", placement="host", dtype="float32", bytes=8),
@@ -228,7 +231,7 @@ def test_what_differs_in_more_than_is_asked_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sizes"),
+    ("selector", "sizes"),
     [
         ({"from": "4K"}, [4096, 8192]),
         ({"to": "4K"}, [8, 4096]),
@@ -237,15 +240,15 @@ def test_what_differs_in_more_than_is_asked_is_not_compared() -> None:
         ([8, "8K"], [8, 8192]),
     ],
 )
-def test_sizes_are_asked_for_in_words(asked: Any, sizes: list[int]) -> None:
-    found = find(by_sizes(dict.fromkeys((8, 4096, 8192), (1, 2))), "faster", **BOTH, where={"bytes": asked})
+def test_sizes_can_be_selected_with_units(selector: Any, sizes: list[int]) -> None:
+    found = find(by_sizes(dict.fromkeys((8, 4096, 8192), (1, 2))), "faster", **BOTH, where={"bytes": selector})
     assert len(found.comparisons) == len(sizes)
     words = {8: "8 B", 4096: "4 KiB", 8192: "8 KiB"}
-    said = " ".join(comparison.what for comparison in found.comparisons)
-    assert len(sizes) == 1 or all(words[size] in said for size in sizes)
+    described = " ".join(comparison.what for comparison in found.comparisons)
+    assert len(sizes) == 1 or all(words[size] in described for size in sizes)
 
 
-def test_every_figure_has_a_place_in_the_text_and_the_page() -> None:
+def test_text_and_page_show_every_comparison() -> None:
     found = find(by_sizes({8: (1, 2), 4096: (1, 1)}), "faster", **BOTH)
     rows = [
         StatementRow(**dict(found), claim="<MPI> wins", kind="faster", metric="saves %"),
@@ -262,7 +265,7 @@ def test_every_figure_has_a_place_in_the_text_and_the_page() -> None:
     assert "<MPI>" not in html
 
 
-WHOLE = """
+VALID_FILE = """
 title = "Sums"
 [small.sums]
 measure = "collective"
@@ -278,7 +281,7 @@ along = "bytes"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("title", "titel", "titel: unknown key; did you mean title?"),
         ("np = ", "nps = ", "small.sums.nps: unknown key; did you mean np?"),
@@ -298,58 +301,58 @@ along = "bytes"
         ("along", "[", "is not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line_that_names_the_place(
-    tmp_path: Path, before: str, after: str, said: str
+def test_an_invalid_file_is_rejected_in_one_line_that_names_the_place(
+    tmp_path: Path, before: str, after: str, message: str
 ) -> None:
     path = tmp_path / "experiment.toml"
-    path.write_text(WHOLE)
+    path.write_text(VALID_FILE)
     assert experiment_file.read(path).statements[0].claim == "It is so"
-    path.write_text(WHOLE.replace(before, after, 1))
-    with pytest.raises(RequestError) as refused:
+    path.write_text(VALID_FILE.replace(before, after, 1))
+    with pytest.raises(RequestError) as error:
         experiment_file.read(path)
-    assert said in str(refused.value)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def launching(**options: Any) -> LaunchContext:
-    """The launch's options as the command line gives them."""
+def launch_context(**options: Any) -> LaunchContext:
+    """The launch options, as parsed from the command line."""
     return LaunchContext(LaunchOptions.of(**options), resolve)
 
 
-def test_a_wrong_request_names_the_entry(tmp_path: Path) -> None:
+def test_an_invalid_request_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
-    path.write_text(WHOLE.replace("openmpi", "opnmpi"))
+    path.write_text(VALID_FILE.replace("openmpi", "opnmpi"))
     with pytest.raises(RequestError, match=r"^small\.sums: --backend opnmpi: unknown back end; did you mean openmpi"):
-        ExperimentStudy.of(path, "small", launching(), tmp_path / "folder")
+        ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder")
     with pytest.raises(RequestError, match="part full has no measurements"):
-        ExperimentStudy.of(path, "full", launching(), tmp_path / "folder")
+        ExperimentStudy.of(path, "full", launch_context(), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_table_is_asked_for_where_it_is_wanted_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_table_is_required_if_an_entry_uses_it_and_rejected_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     table = {"collectives": tmp_path / "table.toml"}
-    path.write_text(WHOLE)
+    path.write_text(VALID_FILE)
     with pytest.raises(
         RequestError, match=r"--collectives .*/table\.toml: no measurement .*; leave out --collectives$"
     ):
-        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
-    path.write_text(WHOLE.replace("np =", 'collectives = ["library", "table"]\nnp ='))
+        ExperimentStudy.of(path, "small", launch_context(**table), tmp_path / "folder")
+    path.write_text(VALID_FILE.replace("np =", 'collectives = ["library", "table"]\nnp ='))
     with pytest.raises(RequestError, match=r"sums .* --collectives TABLE; `hvscale tune-collectives` makes it$"):
-        ExperimentStudy.of(path, "small", launching(), tmp_path / "folder")
+        ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder")
     with pytest.raises(RequestError, match=r"^small\.sums: .*/table\.toml"):
-        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
+        ExperimentStudy.of(path, "small", launch_context(**table), tmp_path / "folder")
     path.write_text(path.read_text().replace('["openmpi"]', '["gloo"]'))
     with pytest.raises(
         RequestError, match=r"^small\.sums: --collectives applies to back ends over MPI only; none of gloo is$"
     ):
-        ExperimentStudy.of(path, "small", launching(**table), tmp_path / "folder")
+        ExperimentStudy.of(path, "small", launch_context(**table), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("command_line", "options"),
     [
         ({}, {"placement": "netns", "nodes": 2, "link": "1gbit"}),
         ({"nodes": 3}, {"placement": "netns", "nodes": 3, "link": "1gbit"}),
@@ -357,41 +360,41 @@ def test_a_table_is_asked_for_where_it_is_wanted_and_nowhere_else(tmp_path: Path
         ({"placement": "docker:node", "link": "2gbit"}, {"placement": "docker:node", "link": "2gbit"}),
     ],
 )
-def test_the_command_line_goes_before_the_places_of_an_entry(
-    tmp_path: Path, asked: dict[str, Any], options: dict[str, Any]
+def test_the_command_line_takes_precedence_over_the_placement_of_an_entry(
+    tmp_path: Path, command_line: dict[str, Any], options: dict[str, Any]
 ) -> None:
     path = tmp_path / "experiment.toml"
-    path.write_text(WHOLE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
-    places, found = experiment_file.read(path).small["sums"].resolve_placement(PlacementOptions(**asked))
+    path.write_text(VALID_FILE.replace("np =", 'placement = ["netns"]\nnodes = 2\nlink = "1gbit"\nnp ='))
+    places, found = experiment_file.read(path).small["sums"].resolve_placement(PlacementOptions(**command_line))
     assert found.model_dump(exclude_none=True) == options
     assert places == (options["placement"],)
 
 
-def test_there_is_an_experiment_for_each_study_of_the_bench() -> None:
+def test_each_study_of_the_bench_has_an_experiment() -> None:
     assert {"S2", "S3", "S4", "S5"} <= {path.parent.name for path in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
-def test_every_part_of_an_experiment_can_be_asked_for(path: Path, tmp_path: Path) -> None:
-    """Here without containers; at the study's size as far as this machine has what it asks for."""
+def test_every_part_of_an_experiment_is_valid(path: Path, tmp_path: Path) -> None:
+    """Without containers; skips entries that need a GPU or MPICH that this machine lacks."""
     experiment = experiment_file.read(path)
     assert {"small", "full"} == {part for part in experiment_file.PARTS if experiment.part(part)}
     for part in experiment_file.PARTS:
         for name, entry in experiment.part(part).items():
-            words_are_known(entry)
+            check_names_are_known(entry)
             has_gpus = getattr(entry, "device", "cpu") == "cpu" or bool(gpus())
             has_mpich = "mpich" not in str(getattr(entry, "backend", "")) or (MPICH_PREFIX / "bin/hvscale").exists()
             if has_gpus and has_mpich:
                 where = {"hosts": "a:300"} if entry.placement == ("ssh",) else {"placement": "host"}
                 places = ("ssh",) if "hosts" in where else ("host",)
-                asked = entry.model_copy(update={"placement": places, "nodes": None, "link": None})
-                options = launching(**{**where, "placement": places[0]})
-                assert asked.measurement(tmp_path / part / name, options).starts > 0
+                on_host = entry.model_copy(update={"placement": places, "nodes": None, "link": None})
+                options = launch_context(**{**where, "placement": places[0]})
+                assert on_host.measurement(tmp_path / part / name, options).starts > 0
     assert not any(tmp_path.iterdir())
 
 
-def words_are_known(entry: Any) -> None:
-    """By what the engines know, whatever this machine has."""
+def check_names_are_known(entry: Any) -> None:
+    """Check an entry's names against the engines, regardless of this machine's hardware."""
     if isinstance(entry, ApplicationEntry):
         assert (
             parse_sizes(APPLICATIONS.get(entry.program), [f"{name}={value}" for name, value in entry.size.items()])
@@ -418,7 +421,7 @@ def words_are_known(entry: Any) -> None:
 
 
 def measured_names(entry: Any) -> set[str]:
-    """The back ends in the tables of an entry."""
+    """The names of back ends in an entry's tables."""
     if isinstance(entry, ApplicationEntry | CommandEntry):
         return set()
     operations = entry.operation if isinstance(entry, ParamServerEntry) else (entry.collective,)
@@ -431,7 +434,7 @@ def measured_names(entry: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
-def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
+def test_statements_use_only_values_that_an_entry_measures(path: Path) -> None:
     experiment = experiment_file.read(path)
     every = [entry for part in experiment_file.PARTS for entry in experiment.part(part).values()]
     known: dict[str, set[str]] = {
@@ -442,13 +445,13 @@ def test_statements_speak_of_what_an_entry_measures(path: Path) -> None:
     }
     for statement in experiment.statements:
         for selector in (statement.where, getattr(statement, "of", {}), getattr(statement, "than", {})):
-            asked: dict[Any, Any] = selector if isinstance(selector, dict) else {}
+            selected: dict[Any, Any] = selector if isinstance(selector, dict) else {}
             for key, names_of_key in known.items():
-                value = asked.get(key, [])
+                value = selected.get(key, [])
                 assert set(value if isinstance(value, list) else [value]) <= names_of_key
 
 
-def test_the_programs_are_measured_at_their_own_sizes() -> None:
+def test_the_applications_are_measured_at_their_preset_sizes() -> None:
     [path] = [path for path in EXPERIMENTS if path.parent.name == "S3"]
     experiment = experiment_file.read(path)
     for part, preset in (("small", []), ("full", ["full"])):

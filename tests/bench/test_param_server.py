@@ -1,6 +1,4 @@
-"""What a parameter server's measurement makes of its runs, what its ranks hold, and what is refused
-before anything is started.
-"""
+"""The parameter-server benchmark: its tables, its memory use, and rejected requests."""
 
 import math
 from pathlib import Path
@@ -18,8 +16,8 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.launch.options import LaunchOptions
 
-T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
-# Operation, back end, placement and workers, with what each start's samples were.
+STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
+# Operation, back end, placement and workers: the samples of each start.
 Measured = dict[tuple[str, str, str, int], list[list[float]]]
 
 
@@ -56,10 +54,8 @@ def document(measured: Measured) -> ParamServerDocument:
     return made
 
 
-def test_best_and_worst_are_those_of_the_study() -> None:
-    """Its figures: the share that the best saves is 75 % for broadcast and gather, 93 % for
-    all-reduce.
-    """
+def test_best_and_worst_equal_those_of_the_study() -> None:
+    """The study reports that the best saves 75 % for broadcast and gather, 93 % for all-reduce."""
     study: Measured = {
         ("broadcast", "openmpi-aware", "docker:node", 4): [[0.436]],
         ("broadcast", "openmpi-staged", "docker:rank", 4): [[1.255]],
@@ -80,7 +76,7 @@ def test_best_and_worst_are_those_of_the_study() -> None:
     assert (found["gather"].saved_percent_low, found["gather"].saved_percent_high) == (None, None)
 
 
-def test_what_is_saved_is_told_round_by_round_with_an_interval() -> None:
+def test_the_saving_is_computed_within_rounds_with_an_interval() -> None:
     fast, slow = [1.0, 2.0, 1.5], [4.0, 6.0, 7.0]
     found = document(
         {
@@ -90,28 +86,30 @@ def test_what_is_saved_is_told_round_by_round_with_an_interval() -> None:
     )
     logs = [math.log(one / other) for one, other in zip(fast, slow, strict=True)]
     mean = sum(logs) / 3
-    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    half_width = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
     [extremes] = found.best_and_worst
     assert extremes.saved_percent == pytest.approx(100 * (1 - math.exp(mean)))
-    assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + reach)))
-    assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - reach)))
+    assert extremes.saved_percent_low == pytest.approx(100 * (1 - math.exp(mean + half_width)))
+    assert extremes.saved_percent_high == pytest.approx(100 * (1 - math.exp(mean - half_width)))
     row = found.rows[0]
     assert (row.backend, row.starts, row.samples) == ("openmpi", 3, 6)
     assert row.seconds == pytest.approx(3 ** (1 / 3))
     assert (row.seconds_min, row.seconds_p50, row.seconds_max) == (1, 1.5, 2)
 
 
-def test_one_start_is_known_by_its_samples() -> None:
+def test_the_interval_of_one_start_comes_from_its_samples() -> None:
     found = document(
         {("broadcast", "openmpi", "host", 2): [[1.0, 2.0, 6.0]], ("gather", "openmpi", "host", 2): [[1.0]]}
     )
     several, one = found.rows
-    reach = T_OF_TWO_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
-    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx([3, 3 - reach, 3 + reach])
+    half_width = STUDENT_T_2_DEGREES * math.sqrt((4 + 1 + 9) / 2 / 3)
+    assert [several.seconds, several.seconds_low, several.seconds_high] == pytest.approx(
+        [3, 3 - half_width, 3 + half_width]
+    )
     assert (one.seconds, one.seconds_low, one.seconds_high) == (1, None, None)
 
 
-def test_numbers_of_workers_are_compared_each_and_all_together() -> None:
+def test_best_and_worst_are_found_per_number_of_workers_and_overall() -> None:
     found = document(
         {
             ("broadcast", "openmpi", "host", 1): [[1.0]],
@@ -131,7 +129,7 @@ def test_numbers_of_workers_are_compared_each_and_all_together() -> None:
     ]
 
 
-def test_a_server_costs_broadcast_and_gather() -> None:
+def test_server_time_is_that_of_broadcast_plus_gather() -> None:
     measured: Measured = {
         ("broadcast", "openmpi", "host", 2): [[1.0], [2.0]],
         ("gather", "openmpi", "host", 2): [[3.0], [2.0]],
@@ -143,14 +141,14 @@ def test_a_server_costs_broadcast_and_gather() -> None:
     assert [found.server_seconds, found.saved_percent, found.saved_percent_low] == pytest.approx([4, 75, 75])
 
 
-def test_a_start_that_failed_counts_in_no_table() -> None:
+def test_a_failed_start_is_in_no_table() -> None:
     measured: Measured = {("gather", "openmpi", "host", 2): [[1.0], []], ("gather", "gloo", "host", 2): [[]]}
     found = document(measured)
     assert [(row.backend, row.starts) for row in found.rows] == [("openmpi", 1)]
     assert found.best_and_worst == []
 
 
-def test_tables_and_page_show_what_the_document_says() -> None:
+def test_tables_and_page_show_the_document() -> None:
     measured: Measured = {
         ("broadcast", "openmpi", "host", 2): [[1.0], [2.0]],
         ("broadcast", "<gloo>", "host", 2): [[1.5], [1.5]],
@@ -167,38 +165,40 @@ def test_tables_and_page_show_what_the_document_says() -> None:
     assert "<gloo>" not in text
 
 
-def test_a_worker_holds_its_own_and_the_server_all_of_them() -> None:
+def test_a_worker_holds_one_block_and_the_server_all_blocks() -> None:
     assert [server_blocks("broadcast", "host", rank, 3) for rank in range(3)] == [(0, 1)] * 3
     assert [server_blocks("gather", "host", rank, 3) for rank in range(3)] == [(0, 3), (1, 0), (1, 0)]
-    # ncclAllGather leaves all of them with the first worker, who hands them in.
+    # ncclAllGather gives all blocks to the first worker, which sends them to the server.
     assert [server_blocks("gather", "nccl", rank, 4) for rank in range(4)] == [(0, 4), (1, 3), (1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize(
-    ("operation", "backend", "blocks", "said"),
+    ("operation", "backend", "blocks", "message"),
     [
         ("broadcast", "openmpi", 3, "broadcast: 1073741824 bytes x (1 at the server + 2 at workers) = 3.00 GiB"),
         ("gather", "openmpi", 5, "gather: 1073741824 bytes x (3 at the server + 2 at workers) = 5.00 GiB"),
         ("gather", "gloo", 8, "gather: 1073741824 bytes x (6 at the server + 2 at workers) = 8.00 GiB"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_arithmetic(operation: str, backend: str, blocks: int, said: str) -> None:
-    asked = (operation, "host", backends.find_backend(backend), range(3), 3, 1 << 30)
-    check_memory(*asked, blocks << 30, "here")  # type: ignore[arg-type]
-    with pytest.raises(RequestError) as refused:
-        check_memory(*asked, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
-    assert said in str(refused.value)
-    assert "do not fit into here" in str(refused.value)
-    assert str(refused.value).endswith("are free; lower --bytes or --workers")
+def test_too_little_memory_is_rejected_with_the_calculation(
+    operation: str, backend: str, blocks: int, message: str
+) -> None:
+    arguments = (operation, "host", backends.find_backend(backend), range(3), 3, 1 << 30)
+    check_memory(*arguments, blocks << 30, "here")  # type: ignore[arg-type]
+    with pytest.raises(RequestError) as error:
+        check_memory(*arguments, (blocks << 30) - 1, "here")  # type: ignore[arg-type]
+    assert message in str(error.value)
+    assert "do not fit into here" in str(error.value)
+    assert str(error.value).endswith("are free; lower --bytes or --workers")
 
 
 def launch(**placement: Any) -> LaunchOptions:
-    """The launch's options as the command line gives them."""
+    """The launch options, as parsed from the command line."""
     return LaunchOptions.of(**placement)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"workers": "0"}, "--workers 0: '0' is not a number of workers; write --workers 1,2,4"),
         ({"workers": "1", "operations": "allreduce"}, "all-reduce needs at least two workers: use --workers 2 or more"),
@@ -215,15 +215,15 @@ def launch(**placement: Any) -> LaunchOptions:
         ({"size": "9G"}, "give 1 to 2147483647 elements, as MPI can count"),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError) as refused:
+def test_an_invalid_request_is_rejected_in_one_line(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as error:
         ParamServerStudy.of(ParamServerOptions(**changed), launch(), tmp_path / "bench", resolve)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "bench").exists()
 
 
-def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Path) -> None:
+def test_parameters_larger_than_the_memory_of_this_machine_are_rejected(tmp_path: Path) -> None:
     workers = memory.available_bytes() // (8 << 30) + 1
     with pytest.raises(
         RequestError, match="the parameters do not fit into this machine's memory: broadcast: 8589934588 "
@@ -236,7 +236,7 @@ def test_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path: Pa
         )
 
 
-def test_places_are_named_once_and_known(tmp_path: Path) -> None:
+def test_duplicate_and_unknown_placements_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--placement host,host: name each once"):
         ParamServerStudy.of(ParamServerOptions(), launch(placement="host,host"), tmp_path / "bench", resolve)
     with pytest.raises(RequestError, match="--placement hots: unknown placement"):
@@ -245,14 +245,14 @@ def test_places_are_named_once_and_known(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(bool(gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize("backend", ["openmpi", "nccl"])
-def test_without_a_gpu_its_ways_are_refused(tmp_path: Path, backend: str) -> None:
+def test_gpu_back_ends_are_rejected_without_a_gpu(tmp_path: Path, backend: str) -> None:
     with pytest.raises(RequestError, match=r"no NVIDIA GPU here: use --device cpu|nvidia-smi lists none here"):
         ParamServerStudy.of(
             ParamServerOptions(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve
         )
 
 
-def test_ranks_are_the_workers_and_where_there_is_one_the_server(tmp_path: Path) -> None:
+def test_ranks_are_the_workers_and_the_server_if_there_is_one(tmp_path: Path) -> None:
     study = ParamServerStudy.of(
         ParamServerOptions(size="1K", backends=("openmpi",)), launch(), tmp_path / "bench", resolve
     )

@@ -1,4 +1,4 @@
-"""What `hvscale bench` refuses before anything is started, in one line that says what to do."""
+"""Requests that `hvscale bench` rejects in one line, with advice, before anything is started."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hvscale.launch.options import LaunchOptions
 
 
 def launch(tmp_path: Path, **changed: Any) -> LaunchOptions:
-    """The launch's options as the command line gives them."""
+    """The launch options, as parsed from the command line."""
     return LaunchOptions.of(**{"np": 2, "run": tmp_path / "bench", **changed})
 
 
@@ -24,7 +24,7 @@ def options(**changed: Any) -> CollectiveOptions:
 
 
 @pytest.mark.parametrize(
-    ("changed", "started", "said"),
+    ("changed", "launch_options", "message"),
     [
         ({}, {"np": 1}, "-np 1: a collective needs at least two ranks: use -np 2"),
         ({"root": 2}, {}, "--root 2: invalid rank; give 0 to 1"),
@@ -53,26 +53,26 @@ def options(**changed: Any) -> CollectiveOptions:
         ({}, {"set": ["fusion=1M"]}, "--set fusion=1M: unknown knob"),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
-    tmp_path: Path, changed: dict[str, Any], started: dict[str, Any], said: str
+def test_an_invalid_request_is_rejected_in_one_line(
+    tmp_path: Path, changed: dict[str, Any], launch_options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
-        CollectiveBench.of("allreduce", options(**changed), launch(tmp_path, **started), resolve)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    with pytest.raises(RequestError) as error:
+        CollectiveBench.of("allreduce", options(**changed), launch(tmp_path, **launch_options), resolve)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "bench").exists()
 
 
-def test_what_does_not_fit_this_machine_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_too_little_memory_is_an_error(tmp_path: Path) -> None:
     largest = 1 << 32
     ranks = memory.available_bytes() // (2 * largest) + 1
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         CollectiveBench.of("allreduce", options(max_bytes="4G"), launch(tmp_path, np=max(2, ranks)), resolve)
-    assert f"{largest} bytes in each buffer x 2 buffers x {max(2, ranks)} ranks = " in str(refused.value)
-    assert "GiB are free; lower --max-bytes or start fewer ranks" in str(refused.value)
+    assert f"{largest} bytes in each buffer x 2 buffers x {max(2, ranks)} ranks = " in str(error.value)
+    assert "GiB are free; lower --max-bytes or start fewer ranks" in str(error.value)
 
 
-def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_back_end_is_reported_with_how_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: add your MVAPICH2's bin folder to PATH"):
         CollectiveBench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
     if not gpus():
@@ -80,7 +80,7 @@ def test_a_back_end_that_is_not_installed_is_named_with_how_to_get_it(tmp_path: 
             CollectiveBench.of("allreduce", options(backends=("nccl",), device="cuda"), launch(tmp_path), resolve)
 
 
-def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
+def test_sizes_that_round_to_the_same_count_give_a_warning(tmp_path: Path) -> None:
     bench = CollectiveBench.of("allreduce", options(sizes="mlbench"), launch(tmp_path), resolve)
     kept = len(bench.launches[0].request.sizes)
     assert bench.document.warnings == [f"80 sizes round to {kept} whole numbers of float32: each is measured once"]
@@ -88,8 +88,8 @@ def test_sizes_that_fall_together_are_told(tmp_path: Path) -> None:
 
 
 def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
-    asked = launch(tmp_path, set=["allreduce_algorithm=ring"], env=["A=1"])
-    bench = CollectiveBench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), asked, resolve)
+    requested = launch(tmp_path, set=["allreduce_algorithm=ring"], env=["A=1"])
+    bench = CollectiveBench.of("allreduce", options(backends=("openmpi",), max_bytes="1K"), requested, resolve)
     [start] = bench.launches
     assert (start.options.mpi, start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
     assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.options.env)

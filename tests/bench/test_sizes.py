@@ -1,4 +1,4 @@
-"""Sizes, iterations, and what nccl-tests calls size, count and busbw."""
+"""Message sizes, iterations, and size, count and busbw as nccl-tests defines them."""
 
 import itertools
 
@@ -21,12 +21,12 @@ FLOAT32 = elements.find_dtype("float32")
 @pytest.mark.parametrize(
     ("text", "size"), [("8", 8), ("64K", 65536), ("1.5M", 3 << 19), ("1G", 1 << 30), ("2KiB", 2048), ("3mb", 3 << 20)]
 )
-def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
+def test_sizes_are_parsed_like_in_nccl_tests(text: str, size: int) -> None:
     assert sizes.parse_size("-b", text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4T", "K", "1,000", "0.2"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="--min-bytes"):
         sizes.series(text, "1M", None, None)
 
@@ -38,7 +38,7 @@ def test_series_by_factor_and_by_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("8", "4", None, None), "--min-bytes 8 is more than --max-bytes 4"),
         (("4", "8", 2.0, "4"), "give either --step-factor or --step-bytes"),
@@ -47,18 +47,18 @@ def test_series_by_factor_and_by_step() -> None:
         (("4", "8", float("inf"), None), "must be above 1"),
     ],
 )
-def test_series_that_cannot_be_are_refused(arguments: tuple[str, str, float | None, str | None], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_an_invalid_series_is_rejected(arguments: tuple[str, str, float | None, str | None], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         sizes.series(*arguments)
 
 
-def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
+def test_mlbench_has_80_sizes_from_1_to_10_to_the_8_elements() -> None:
     found = sizes.named_sizes("mlbench", FLOAT32)
     assert (len(found), found[0], found[-1]) == (80, 4, 4 * 10**8)
     ratios = [after / before for before, after in itertools.pairwise(found[40:])]
     assert ratios == pytest.approx([10 ** (8 / 79)] * 39, rel=1e-3)
     kept = sizes.messages(COLLECTIVES.get("allreduce"), FLOAT32, 2, found)
-    assert 70 < len(kept) < 80  # the smallest are the same whole number of elements
+    assert 70 < len(kept) < 80  # several small sizes round to the same number of elements
     assert [message.count for message in kept] == sorted({size // 4 for size in found})
 
 
@@ -68,22 +68,24 @@ def test_the_sizes_of_mlbench_are_80_from_1_to_10_to_the_8_elements() -> None:
     st.integers(2, 300),
     st.lists(st.integers(1, 1 << 33), min_size=1, max_size=5),
 )
-def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: str, np: int, asked: list[int]) -> None:
+def test_a_message_has_whole_blocks_and_is_no_larger_than_requested(
+    name: str, dtype: str, np: int, requested: list[int]
+) -> None:
     collective, kind = COLLECTIVES.get(name), elements.find_dtype(dtype)
     unit = collective.blocks_in_buffer(np) * kind.bytes
-    if max(asked) // unit > sizes.LARGEST_COUNT:
+    if max(requested) // unit > sizes.LARGEST_COUNT:
         with pytest.raises(RequestError, match="more than MPI can count"):
-            sizes.messages(collective, kind, np, asked)
+            sizes.messages(collective, kind, np, requested)
         return
-    found = sizes.messages(collective, kind, np, asked)
+    found = sizes.messages(collective, kind, np, requested)
     assert len({message.bytes for message in found}) == len(found)
     for message in found:
         assert message.bytes == message.count * unit
-    for size in asked:
+    for size in requested:
         assert max(unit, size - size % unit) in {message.bytes for message in found}
 
 
-# By hand from nccl-tests' doc/PERFORMANCE.md, for 4 ranks.
+# Computed by hand for 4 ranks from nccl-tests' doc/PERFORMANCE.md.
 @pytest.mark.parametrize(
     ("name", "factor", "blocks"),
     [
@@ -96,7 +98,7 @@ def test_a_message_is_whole_blocks_and_no_larger_than_asked(name: str, dtype: st
         ("reduce", 1, 1),
     ],
 )
-def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
+def test_busbw_and_size_equal_those_of_nccl_tests(name: str, factor: float, blocks: int) -> None:
     collective = COLLECTIVES.get(name)
     assert collective.bus_factor(4) == factor
     assert collective.blocks_in_buffer(4) == blocks
@@ -111,7 +113,7 @@ def test_busbw_and_size_are_those_of_nccl_tests(name: str, factor: float, blocks
 
 def test_the_interval_is_student_s() -> None:
     found = summarise([1.0, 2.0, 3.0, 4.0])
-    # By hand: s = 1.29099, t(3 degrees, 0.975) = 3.18245.
+    # Computed by hand: s = 1.29099, t(3 degrees, 0.975) = 3.18245.
     assert (found.mean, found.low, found.high) == pytest.approx((2.5, 2.5 - 2.05426, 2.5 + 2.05426), abs=1e-4)
     assert found.half_width_percent == pytest.approx(82.17, abs=0.01)
     assert summarise([1.0]).half_width_percent is None
@@ -127,22 +129,20 @@ def test_iterations_by_size() -> None:
 
 
 @given(st.integers(1, 10**6))
-def test_samples_hold_at_least_the_iterations(iterations: int) -> None:
+def test_samples_contain_at_least_the_requested_iterations(iterations: int) -> None:
     samples, calls = samples_and_calls(iterations)
     assert iterations <= samples * calls < iterations + samples
     assert samples <= SAMPLES
 
 
-def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
+def test_too_little_memory_is_rejected_with_the_calculation() -> None:
     check_fits(1 << 30, 2, 4, 8 << 30, "here")
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         check_fits(1 << 30, 2, 4, (8 << 30) - 1, "here")
-    assert "1073741824 bytes in each buffer x 2 buffers x 4 ranks = 8.00 GiB, and 8.00 GiB are free" in str(
-        refused.value
-    )
+    assert "1073741824 bytes in each buffer x 2 buffers x 4 ranks = 8.00 GiB, and 8.00 GiB are free" in str(error.value)
 
 
-def test_back_ends_by_name() -> None:
+def test_select_back_ends_by_name() -> None:
     assert [one.name for one in select([], "mpich")] == ["mpich"]
     assert [one.name for one in select(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
         *("openmpi", "gloo", "horovod-openmpi"),
@@ -152,7 +152,7 @@ def test_back_ends_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "collective", "dtype", "device", "said"),
+    ("backend", "collective", "dtype", "device", "message"),
     [
         (
             "horovod-openmpi",
@@ -178,10 +178,10 @@ def test_back_ends_by_name() -> None:
         ),
     ],
 )
-def test_what_a_back_end_lacks_is_refused_with_who_has_it(
-    backend: str, collective: str, dtype: str, device: str, said: str
+def test_an_unsupported_request_names_the_back_ends_that_support_it(
+    backend: str, collective: str, dtype: str, device: str, message: str
 ) -> None:
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         supported_paths(BACKENDS.all()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
 
 
@@ -193,9 +193,9 @@ def times(name: str, size: int, seconds: float, in_place: bool = False) -> objec
     return make_row(name, measured, 1)
 
 
-def test_a_crossover_lies_between_sizes_at_which_different_ones_are_faster_for_sure() -> None:
+def test_a_crossover_lies_between_sizes_with_significantly_different_winners() -> None:
     one = [times("one", size, seconds) for size, seconds in ((4, 1), (16, 2), (64, 8), (256, 30))]
-    # In place alone, as with one tensor: compared all the same. At 64 bytes the intervals overlap.
+    # Only in place, as with a single tensor; still compared. At 64 bytes the intervals overlap.
     other = [times("other", size, seconds, True) for size, seconds in ((4, 3), (16, 4), (64, 8.01), (256, 10))]
     [found] = crossovers([*one, *other])  # type: ignore[list-item]
     assert (found.faster_below, found.faster_above, found.bytes) == ("one", "other", 64)

@@ -1,5 +1,5 @@
-"""Our sums of 16-bit numbers against NumPy's and PyTorch's, over every bit pattern, with every set
-of instructions that is here.
+"""hvscale's sums of 16-bit floats, compared with NumPy's and PyTorch's: every bit pattern, with
+every instruction set of this machine.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return loaded
 
 
-def ours(library: ctypes.CDLL, name: str, own: Bits, other: Bits) -> Bits:
+def hvscale_sum(library: ctypes.CDLL, name: str, own: Bits, other: Bits) -> Bits:
     result = other.copy()
     length = ctypes.c_int(len(own))
     addresses = (ctypes.c_void_p(array.ctypes.data) for array in (own, result))
@@ -57,7 +57,7 @@ def torch_bfloat16(own: Bits, other: Bits) -> Bits:
 
 
 def numpy_bfloat16(own: Bits, other: Bits) -> Bits:
-    """NumPy's sum as float32, rounded to the nearest, ties to even, by whole numbers."""
+    """NumPy's float32 sum, rounded to nearest even with integer arithmetic."""
     with np.errstate(all="ignore"):
         a, b = ((array.astype(np.uint32) << 16).view(np.float32) for array in (own, other))
         bits = (a + b).view(np.uint32).astype(np.uint64)
@@ -74,13 +74,13 @@ def is_nan(name: str, bits: Bits) -> NDArray[np.bool_]:
     ("name", "reference"),
     [("float16", numpy_float16), ("bfloat16", torch_bfloat16), ("bfloat16", numpy_bfloat16)],
 )
-def test_every_pattern_sums_to_the_nearest(
+def test_every_bit_pattern_is_summed_with_correct_rounding(
     library: ctypes.CDLL, name: str, reference: Callable[[Bits, Bits], Bits]
 ) -> None:
     for other in OTHERS:
         second = np.full_like(ALL, other)
         for own, added in ((ALL, second), (second, ALL)):
-            got, wanted = ours(library, name, own, added), reference(own, added)
+            got, wanted = hvscale_sum(library, name, own, added), reference(own, added)
             nan = is_nan(name, own) | is_nan(name, added) | is_nan(name, wanted)
             assert np.array_equal(is_nan(name, got), nan), hex(other)
             wrong = np.flatnonzero(~nan & (got != wanted))
@@ -91,7 +91,7 @@ def test_every_pattern_sums_to_the_nearest(
 
 @pytest.mark.parametrize("library", INSTRUCTIONS, indirect=True, ids=lambda name: name.decode())
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_any_length_at_any_address(library: ctypes.CDLL, name: str) -> None:
+def test_sums_of_any_length_and_alignment(library: ctypes.CDLL, name: str) -> None:
     reference = numpy_float16 if name == "float16" else torch_bfloat16
     numbers = ALL[0x3000:0x3100]
     for offset in range(3):
@@ -108,7 +108,7 @@ def test_any_length_at_any_address(library: ctypes.CDLL, name: str) -> None:
             assert around[0] == around[-1] == 0xABCD
 
 
-CALLED = """
+C_FUNCTIONS = """
 #include <stdint.h>
 #include <string.h>
 static uintptr_t seen[8];
@@ -131,11 +131,11 @@ void start_again(int fail) { calls = meetings = 0; fail_at = fail; }
 
 
 @pytest.fixture(scope="module")
-def called(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("called")
-    (folder / "called.c").write_text(CALLED)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", "called.so", "called.c"], cwd=folder, check=True)
-    loaded = ctypes.CDLL(str(folder / "called.so"))
+def c_functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("c_functions")
+    (folder / "c_functions.c").write_text(C_FUNCTIONS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "c_functions.so", "c_functions.c"], cwd=folder, check=True)
+    loaded = ctypes.CDLL(str(folder / "c_functions.so"))
     loaded.seen_at.restype = ctypes.c_size_t
     return loaded
 
@@ -145,24 +145,24 @@ def address(library: ctypes.CDLL, name: str) -> int:
 
 
 @pytest.mark.parametrize(("name", "arity"), [("four", 4), ("five", 5), ("six", 6), ("seven", 7), ("eight", 8)])
-def test_calls_get_their_arguments_and_are_counted(called: ctypes.CDLL, name: str, arity: int) -> None:
-    # -1 is MPICH's MPI_IN_PLACE; an int in the third, sixth and seventh place of eight, as counts
-    # and the root of a gather.
+def test_timed_calls_get_their_arguments(c_functions: ctypes.CDLL, name: str, arity: int) -> None:
+    # -1 is MPICH's MPI_IN_PLACE. With eight arguments the third, sixth and seventh are ints, like
+    # the counts and the root of a gather.
     words = [-1, 1 << 47, 3, 0x44000000, 5, 1500, 7, 0x84000002][:arity]
-    call = c_timer.CFunction(address(called, name), tuple(words))
-    meet = c_timer.CFunction(address(called, "meet"), (9,))
+    call = c_timer.CFunction(address(c_functions, name), tuple(words))
+    meet = c_timer.CFunction(address(c_functions, "meet"), (9,))
     for sync_each_call, meetings in ((False, 3), (True, 12)):
-        called.start_again(0)
+        c_functions.start_again(0)
         status, seconds = c_timer.time_calls([call, call], meet, 3, 4, sync_each_call)
         assert (status, len(seconds), min(seconds) > 0) == (0, 3, True)
-        assert (called.calls_made(), called.meetings_made()) == (2 * 3 * 4, meetings)
-        assert [called.seen_at(place) for place in range(arity)] == [word & c_timer.WORD_MASK for word in words]
-    called.start_again(5)
+        assert (c_functions.calls_made(), c_functions.meetings_made()) == (2 * 3 * 4, meetings)
+        assert [c_functions.seen_at(place) for place in range(arity)] == [word & c_timer.WORD_MASK for word in words]
+    c_functions.start_again(5)
     assert c_timer.time_calls([call], meet, 3, 4, False)[0] == 17
-    assert called.calls_made() == 5
+    assert c_functions.calls_made() == 5
 
 
-UNDER_SANITIZERS = """
+SUMS_PROGRAM = """
 import ctypes, sys
 library, libc = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -180,10 +180,9 @@ for instructions in (b"avx512fp16", b"avx512", b"avx2", b"plain"):
 
 
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    """The sums, on memory that ends where the message does."""
-
-    asked = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
-    runtime = Path(asked.stdout.strip())
+    """Sums of buffers without spare memory behind them."""
+    located = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    runtime = Path(located.stdout.strip())
     if not runtime.is_absolute():
         pytest.skip("the C compiler has no libasan.so")
     library = tmp_path / "libhvbench.so"
@@ -192,7 +191,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     )
     options = {"LD_PRELOAD": str(runtime.resolve()), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", UNDER_SANITIZERS, str(library)],
+        [sys.executable, "-I", "-S", "-c", SUMS_PROGRAM, str(library)],
         env={**os.environ, **options},
         capture_output=True,
         text=True,

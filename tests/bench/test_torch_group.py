@@ -1,11 +1,11 @@
-"""A process group of PyTorch's as a back end: nothing of it outlives its end."""
+"""PyTorch's process group as a back end: closing it ends all its threads."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-# In a process of its own: the threads are counted.
+# Runs in a separate process, because it counts the threads.
 OPEN_AND_CLOSE = """
 import os
 import torch.distributed
@@ -23,7 +23,7 @@ assert threads() == before, (threads(), before)
 """
 
 
-def test_the_threads_end_with_the_group(tmp_path: Path) -> None:
+def test_closing_the_group_ends_its_threads(tmp_path: Path) -> None:
     alone = {**os.environ, "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HVSCALE_RUN": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE], env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

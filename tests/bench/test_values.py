@@ -1,4 +1,4 @@
-"""What ranks send and must receive is exact in every type, and a fault in it is seen."""
+"""Test data of the collectives: exact in every type, and wrong results are detected."""
 
 from typing import Any
 
@@ -24,24 +24,22 @@ KINDS = sorted(elements.DTYPES)
 
 
 @pytest.mark.parametrize("np_", [2, 3, 16, 64, 65, 128, 1000])
-def test_sums_are_exact_in_any_order_on_any_number_of_ranks(np_: int) -> None:
-    """No part is negative, so what any subset of ranks adds up to is a whole number not above the
-    total.
-    """
-    parts = np.array([addend(rank, np_) for rank in range(np_)])
-    assert parts.min() >= 0
-    assert parts.sum(axis=0).max() <= LARGEST_EXACT
-    assert np.array_equal(parts.sum(axis=0), total(np_))
-    assert (parts.max(axis=1) > 0).all()  # no rank could be left out unseen
+def test_sums_are_exact_in_any_order_for_any_number_of_ranks(np_: int) -> None:
+    """No addend is negative, so every partial sum is an integer no larger than the total."""
+    addends = np.array([addend(rank, np_) for rank in range(np_)])
+    assert addends.min() >= 0
+    assert addends.sum(axis=0).max() <= LARGEST_EXACT
+    assert np.array_equal(addends.sum(axis=0), total(np_))
+    assert (addends.max(axis=1) > 0).all()  # a missing rank changes the sum
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_type_holds_them(name: str) -> None:
+def test_every_type_represents_the_values_exactly(name: str) -> None:
     kind, numbers = elements.find_dtype(name), np.arange(LARGEST_EXACT + 1)
     assert [kind.decode(bits) for bits in kind.encode(numbers)] == numbers.tolist()
 
 
-def test_ranks_send_different_things() -> None:
+def test_ranks_send_different_data() -> None:
     for np_ in (2, 5, 64):
         sent = {tuple(sender_pattern(source, target)) for source in range(np_) for target in range(np_)}
         assert len(sent) >= min(np_ * np_, PERIOD)
@@ -63,8 +61,8 @@ def test_every_wrong_element_is_found(name: str, length: int, data: st.DataObjec
 
 
 @pytest.mark.parametrize("shift", [1, 4, 4096, 1 << 16, 1 << 20])
-def test_data_at_a_wrong_place_is_seen(shift: int) -> None:
-    """A library that is off by a chunk must not give the same numbers."""
+def test_shifted_data_is_detected(shift: int) -> None:
+    """Data shifted by a chunk must not equal the expected data."""
     pattern = elements.find_dtype("float32").encode(total(4))
     array = np.empty(3 << 20, np.uint32)
     fill(array, pattern)
@@ -75,33 +73,33 @@ def test_data_at_a_wrong_place_is_seen(shift: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVES.all()))
 @pytest.mark.parametrize("np_", [2, 3])
-def test_what_is_expected_follows_from_what_all_send(name: str, np_: int) -> None:
-    """By the definition of each collective in the MPI standard."""
+def test_expected_results_follow_from_the_sent_data(name: str, np_: int) -> None:
+    """Compares with the definition of each collective in the MPI standard."""
     collective, root = COLLECTIVES.all()[name], 1
     sent = [collective.sends(rank, np_, root) for rank in range(np_)]
     for rank in range(np_):
-        got = collective.expects(rank, np_, root)
-        wanted: Any
+        received = collective.expects(rank, np_, root)
+        expected: Any
         match name:
             case "allreduce":
-                wanted = [sum(blocks[0] for blocks in sent)]
+                expected = [sum(blocks[0] for blocks in sent)]
             case "reduce":
-                wanted = [sum(blocks[0] for blocks in sent)] if rank == root else None
+                expected = [sum(blocks[0] for blocks in sent)] if rank == root else None
             case "broadcast":
-                wanted = sent[root]
+                expected = sent[root]
             case "gather":
-                wanted = [blocks[0] for blocks in sent] if rank == root else None
+                expected = [blocks[0] for blocks in sent] if rank == root else None
             case "allgather":
-                wanted = [blocks[0] for blocks in sent]
+                expected = [blocks[0] for blocks in sent]
             case "reduce-scatter":
-                wanted = [sum(blocks[rank] for blocks in sent)]
+                expected = [sum(blocks[rank] for blocks in sent)]
             case "alltoall":
-                wanted = [blocks[rank] for blocks in sent]
+                expected = [blocks[rank] for blocks in sent]
             case "barrier":
-                wanted = None
-        assert (got is None) == (wanted is None)
-        assert np.array_equal(got or [], wanted or [])
+                expected = None
+        assert (received is None) == (expected is None)
+        assert np.array_equal(received or [], expected or [])
 
 
-def test_blocks_of_a_sum_differ() -> None:
+def test_blocks_of_a_rank_differ() -> None:
     assert not np.array_equal(block_addend(0, 2, 0), block_addend(0, 2, 1))

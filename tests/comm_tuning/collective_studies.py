@@ -1,4 +1,4 @@
-"""A made-up study of collectives, for tests of its tables, figures and page."""
+"""A synthetic study of collectives, for tests of its tables, figures and page."""
 
 from collections.abc import Callable
 

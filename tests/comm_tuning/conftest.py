@@ -1,4 +1,4 @@
-"""The MPI installations that hvprof is tried under serve the broadcast, too."""
+"""Shares the MPI installations of the profiler's tests."""
 
 from tests.profiling.conftest import any_mpi, make_run, mpi_abi, mpich, open_mpi
 

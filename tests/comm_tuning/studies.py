@@ -1,6 +1,4 @@
-"""Documents of studies for tests of what is written from them; figures of real runs are in
-tests/system.
-"""
+"""Synthetic study documents for tests of their output files; tests/system has real runs."""
 
 from typing import Any
 
@@ -20,9 +18,7 @@ LIBRARIES = {
 def study(
     winner: dict[str, str] | None, flavour: str = "openmpi", accepted: bool | None = True, **more: Any
 ) -> TuneDocument:
-    """A study that found `winner`; `accepted`: whether it was proven, None where it was not put to
-    the proof.
-    """
+    """A study that found `winner`; `accepted`: the result of the proof, None without a proof."""
     fields: dict[str, Any] = {
         "folder": "/studies/one",
         "state": "finished",

@@ -1,4 +1,4 @@
-"""hvscale's broadcast in real ranks: data, rules, what the library handles, and hvprof."""
+"""hvscale's broadcast in real ranks: data, rules, fallback to the library, and hvprof."""
 
 import subprocess
 import sys
@@ -21,9 +21,9 @@ from tests.profiling.test_sanitizers import PRELOADED
 
 PROGRAMS = Path(__file__).parent / "programs"
 COUNTS = {"HVBCAST_COUNTS": "1"}
-THREADED = 3 * 40  # by_table.c's broadcasts in threads
+THREAD_BROADCASTS = 3 * 40  # by_table.c's broadcasts in threads
 # Gives each rank its own table before it runs the program.
-BY_RANK = """
+TABLE_PER_RANK = """
 import os, sys
 number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
 tables = sys.argv[2].split(",")
@@ -54,23 +54,23 @@ def counts(library: int, flat: int = 0, chain: int = 0, k_nomial: int = 0, two_l
     )
 
 
-def by_the_table(size: int) -> str:
+def counts_by_table(size: int) -> str:
     """The counts of by_table.c with `table_for`."""
-    return counts(3 * size + 3, size, size, size, size + 1 + THREADED)
+    return counts(3 * size + 3, size, size, size, size + 1 + THREAD_BROADCASTS)
 
 
-def all_left(size: int) -> str:
-    return counts(7 * size + 4 + THREADED)
+def counts_all_by_library(size: int) -> str:
+    return counts(7 * size + 4 + THREAD_BROADCASTS)
 
 
-def different(rank: int, size: int) -> str:
+def different_tables_warning(rank: int, size: int) -> str:
     return (
         f"hvbcast: rank 0 and rank {rank} of {size} have different decision tables, or one has none: broadcasts are left to the MPI library. "
         "Give all ranks the same table"
     )
 
 
-def written(folder: Path, table: CollectivesTable, name: str = "table") -> Path:
+def write_table(folder: Path, table: CollectivesTable, name: str = "table") -> Path:
     path = folder / name
     path.write_bytes(table.compact())
     return path
@@ -85,7 +85,7 @@ def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "size"), [*product(("open_mpi", "mpich"), (2, 3, 4)), ("mpi_abi", 3)])
-def test_every_algorithm_gives_what_the_library_gives(request: pytest.FixtureRequest, name: str, size: int) -> None:
+def test_every_algorithm_gives_the_library_s_result(request: pytest.FixtureRequest, name: str, size: int) -> None:
     mpi: Mpi = request.getfixturevalue(name)
     program = mpi.compile("broadcasts", PROGRAMS)
     done = mpi.start(size, [str(program)], {"LD_PRELOAD": str(library_path())})
@@ -108,32 +108,32 @@ def test_a_file_size_limit_disables_shared_memory_but_not_the_job(open_mpi: Mpi)
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_each_size_uses_its_rule(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
-    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
+    table = write_table(tmp_path, table_for(size, flavour_of(any_mpi)))
     program = any_mpi.compile("by_table", PROGRAMS)
     done = any_mpi.start(size, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "0 failures"
-    assert messages(done) == [by_the_table(size)]
+    assert messages(done) == [counts_by_table(size)]
 
 
 @pytest.mark.parametrize("first", ["hvprof", "hvbcast"])
 def test_hvprof_counts_only_the_programs_calls(any_mpi: Mpi, make_run: MakeRun, tmp_path: Path, first: str) -> None:
     size = 3
     run = make_run(size, any_mpi.flavour)
-    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
+    table = write_table(tmp_path, table_for(size, flavour_of(any_mpi)))
     libraries = [str(hvprof_path()), str(library_path())]
     preload = ":".join(libraries if first == "hvprof" else reversed(libraries))
     environment = {"LD_PRELOAD": preload, "HVPROF_DIRECTORY": str(run.hvprof), "HVBCAST_TABLE": str(table), **COUNTS}
     done = any_mpi.start(size, [str(any_mpi.compile("by_table", PROGRAMS))], environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert messages(done) == [by_the_table(size)]
+    assert messages(done) == [counts_by_table(size)]
     found = breakdown(run)
     calls = Counter[str]()
     for row in [*found.rows, *found.point_to_point]:
         calls[row.operation] += row.calls
     # The broadcast with a root out of range failed.
     assert calls == {
-        "broadcast": size * (7 * size + 3 + THREADED),
+        "broadcast": size * (7 * size + 3 + THREAD_BROADCASTS),
         "ibroadcast": size,
         "allreduce": size,
         "receive": size - 1,
@@ -143,7 +143,7 @@ def test_hvprof_counts_only_the_programs_calls(any_mpi: Mpi, make_run: MakeRun, 
 
 def test_the_nearest_rules_are_used_and_reported_once(any_mpi: Mpi, tmp_path: Path) -> None:
     other = "mpich" if flavour_of(any_mpi) == "openmpi" else "openmpi"
-    table = written(tmp_path, table_for(4, other))
+    table = write_table(tmp_path, table_for(4, other))
     program = any_mpi.compile("by_table", PROGRAMS)
     done = any_mpi.start(3, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -153,31 +153,31 @@ def test_the_nearest_rules_are_used_and_reported_once(any_mpi: Mpi, tmp_path: Pa
         f"hvbcast: the decision table was made with {other}, but this is {any_mpi.flavour}: its rules are used anyway"
     )
     expected = [nearest, *([library] if any_mpi.flavour != "MPI ABI" else [])]
-    assert messages(done) == [*expected, by_the_table(3)]
+    assert messages(done) == [*expected, counts_by_table(3)]
 
 
-@pytest.mark.parametrize("of_ranks", ["another", "none", "damaged"])
-def test_ranks_with_different_tables_use_the_library(any_mpi: Mpi, tmp_path: Path, of_ranks: str) -> None:
+@pytest.mark.parametrize("table_of_last_rank", ["another", "none", "damaged"])
+def test_ranks_with_different_tables_use_the_library(any_mpi: Mpi, tmp_path: Path, table_of_last_rank: str) -> None:
     size = 3
-    table = written(tmp_path, table_for(size, flavour_of(any_mpi)))
-    another = written(tmp_path, table_for(size + 1, flavour_of(any_mpi)), "another")
+    table = write_table(tmp_path, table_for(size, flavour_of(any_mpi)))
+    another = write_table(tmp_path, table_for(size + 1, flavour_of(any_mpi)), "another")
     damaged = tmp_path / "damaged"
     damaged.write_bytes(table.read_bytes().replace(b" 64 3 2", b" 65 3 2"))
-    last = {"another": str(another), "none": "", "damaged": str(damaged)}[of_ranks]
+    last = {"another": str(another), "none": "", "damaged": str(damaged)}[table_of_last_rank]
     program = any_mpi.compile("by_table", PROGRAMS)
-    words = [sys.executable, "-c", BY_RANK, str(library_path()), f"{table},{table},{last}", str(program)]
+    words = [sys.executable, "-c", TABLE_PER_RANK, str(library_path()), f"{table},{table},{last}", str(program)]
     done = any_mpi.start(size, words, COUNTS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert messages(done) == [different(2, size), all_left(size)]
+    assert messages(done) == [different_tables_warning(2, size), counts_all_by_library(size)]
 
 
 def test_different_tables_are_reported_at_start(any_mpi: Mpi, tmp_path: Path) -> None:
-    tables = [written(tmp_path, table_for(size, flavour_of(any_mpi)), str(size)) for size in (2, 3)]
+    tables = [write_table(tmp_path, table_for(size, flavour_of(any_mpi)), str(size)) for size in (2, 3)]
     program = any_mpi.compile("starts", PROGRAMS)
-    words = [sys.executable, "-c", BY_RANK, str(library_path()), ",".join(map(str, tables)), str(program)]
+    words = [sys.executable, "-c", TABLE_PER_RANK, str(library_path()), ",".join(map(str, tables)), str(program)]
     done = any_mpi.start(2, words, {})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert messages(done) == [different(1, 2)]
+    assert messages(done) == [different_tables_warning(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -188,16 +188,16 @@ def test_several_preloaded_libraries_replace_mpi_init(
 ) -> None:
     """Python loads MPI only for an extension module."""
     run = make_run(2, open_mpi.flavour)
-    tables = [written(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
-    started = built_library(init_marker.LIBRARY)
-    paths = {"hvbcast": library_path(), "init_marker": started, "hvprof": hvprof_path()}
+    tables = [write_table(tmp_path, table_for(size, "openmpi"), str(size)) for size in (2, 3)]
+    marker = built_library(init_marker.LIBRARY)
+    paths = {"hvbcast": library_path(), "init_marker": marker, "hvprof": hvprof_path()}
     preload = ":".join(str(paths[name]) for name in order.split())
     program = [sys.executable, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"]
-    words = [sys.executable, "-c", BY_RANK, preload, ",".join(map(str, tables)), *program]
+    words = [sys.executable, "-c", TABLE_PER_RANK, preload, ",".join(map(str, tables)), *program]
     more = {init_marker.VARIABLE: str(tmp_path / "rank"), "HVPROF_DIRECTORY": str(run.hvprof)}
     done = open_mpi.start(2, words, more)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert messages(done) == [different(1, 2)]
+    assert messages(done) == [different_tables_warning(1, 2)]
     assert (tmp_path / "rank.init-done").exists()
     assert {row.operation: row.calls for row in breakdown(run).rows} == {"barrier": 2}
 
@@ -213,7 +213,7 @@ def test_several_preloaded_libraries_replace_mpi_init(
     ],
 )
 def test_a_damaged_table_is_reported_once(open_mpi: Mpi, tmp_path: Path, damage: object, why: str) -> None:
-    table = written(tmp_path, table_for(2, "openmpi"))
+    table = write_table(tmp_path, table_for(2, "openmpi"))
     if callable(damage):
         table.write_bytes(damage(table.read_bytes()))
     else:
@@ -222,7 +222,7 @@ def test_a_damaged_table_is_reported_once(open_mpi: Mpi, tmp_path: Path, damage:
     done = open_mpi.start(2, [str(program)], {**preload_broadcast(table, {}), **COUNTS})
     assert done.returncode == 0, done.stdout + done.stderr
     left = f"hvbcast: HVBCAST_TABLE={table}: {why}: broadcasts are left to the MPI library"
-    assert messages(done) == [left, all_left(2)]
+    assert messages(done) == [left, counts_all_by_library(2)]
 
 
 def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
@@ -243,7 +243,7 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
 @pytest.mark.parametrize("program", ["broadcasts", "by_table"])
 def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program: str) -> None:
     preload = sanitized(tmp_path, "address,undefined", "libasan.so")
-    table = written(tmp_path, table_for(3, "openmpi"))
+    table = write_table(tmp_path, table_for(3, "openmpi"))
     # Open MPI's own leaks and undefined arithmetic are not tested here.
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "HVBCAST_TABLE": str(table)}
     words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program, PROGRAMS))]
@@ -255,7 +255,7 @@ def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program:
 
 def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     preload = sanitized(tmp_path, "thread", "libtsan.so")
-    table = written(tmp_path, table_for(2, "openmpi"))
+    table = write_table(tmp_path, table_for(2, "openmpi"))
     options = {
         # Open MPI is not instrumented; only the broadcast is tested.
         "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
@@ -270,4 +270,4 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     done = open_mpi.start(2, words, options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ThreadSanitizer" not in done.stderr
-    assert messages(done) == [by_the_table(2)]
+    assert messages(done) == [counts_by_table(2)]

@@ -68,7 +68,7 @@ def words(text: str) -> list[list[str]]:
 
 
 def test_choice_descriptions() -> None:
-    for choice, said in (
+    for choice, description in (
         (LIBRARY, "library's own"),
         (LIBRARY_AUTO, "library's auto"),
         (LARGE, "chain 32 KiB, depth 16"),
@@ -77,7 +77,7 @@ def test_choice_descriptions() -> None:
         (DOUBLING, "library's recursive_doubling"),
         (AlgorithmChoice(library_algorithm="ring", protocol="ll128", channels=4), "library's ring, ll128, channels 4"),
     ):
-        assert tables.describe_choice(choice) == said
+        assert tables.describe_choice(choice) == description
     assert str(RING) == f"library's segmented_ring segment_bytes={64 * KIB}"
 
 

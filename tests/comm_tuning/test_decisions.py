@@ -1,4 +1,4 @@
-"""Deciding: the table with the fewest rules, from made-up and random points."""
+"""Deciding: the table with the fewest rules, from synthetic and random points."""
 
 import itertools
 import math
@@ -186,12 +186,12 @@ def test_measurements_round_trip(tmp_path: Path) -> None:
     document = measured(point(KIB, RING, 1.0, eager_limit_bytes=MIB), point(MIB, TREE, 2.0, wrong=3))
     document.write(tmp_path / "points.json")
     assert read_measurements(tmp_path / "points.json") == document
-    for text, said in (
+    for text, message in (
         ("{", "Invalid JSON"),
         ('{"mpi": "openmpi", "points": [{"np": 4}]}', "points.0.operation: Field required"),
     ):
         (tmp_path / "damaged.json").write_text(text)
-        with pytest.raises(RequestError, match=said):
+        with pytest.raises(RequestError, match=message):
             read_measurements(tmp_path / "damaged.json")
     with pytest.raises(ValueError, match="openmpi has no broadcast algorithm magic"):
         measured(point(KIB, AlgorithmChoice(library_algorithm="magic"), 1.0))

@@ -43,7 +43,7 @@ def output_of(*command: str | Path, **environment: str) -> str:
     ).stdout
 
 
-def of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
+def variables_of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
     """The library's variables with this prefix, each with its spelling and default."""
     found = [
         (one, name, default)
@@ -65,7 +65,7 @@ def ompi_info(**environment: str) -> dict[str, Parameter]:
 def test_open_mpi_s_parameters_and_defaults() -> None:
     known = ompi_info()
     with_cuda = known["opal_built_with_cuda_support"].value == "true"
-    for spelling, variable, default in of("openmpi", openmpi.PREFIX):
+    for spelling, variable, default in variables_of("openmpi", openmpi.PREFIX):
         name = variable.removeprefix(openmpi.PREFIX)
         if spelling.build == "CUDA" and not with_cuda:
             assert name not in known
@@ -75,7 +75,7 @@ def test_open_mpi_s_parameters_and_defaults() -> None:
 
 def test_open_mpi_s_algorithms_are_complete_and_accepted() -> None:
     known = ompi_info()
-    for spelling, variable, _ in of("openmpi", f"{openmpi.PREFIX}coll"):
+    for spelling, variable, _ in variables_of("openmpi", f"{openmpi.PREFIX}coll"):
         if isinstance(spelling.values, OneOf):
             names = known[variable.removeprefix(openmpi.PREFIX)].names
             assert sorted(names) == sorted(spelling.values.words.values())
@@ -88,7 +88,7 @@ def test_open_mpi_s_algorithms_are_complete_and_accepted() -> None:
 @given(data=st.data())
 def test_open_mpi_accepts_any_number_in_range(data: st.DataObject) -> None:
     known = ompi_info()
-    for spelling, variable, _ in of("openmpi", openmpi.PREFIX):
+    for spelling, variable, _ in variables_of("openmpi", openmpi.PREFIX):
         name = variable.removeprefix(openmpi.PREFIX)
         if name in known and not isinstance(spelling.values, OneOf):
             written = spelling.write(data.draw(values_of(spelling.values)))
@@ -114,7 +114,7 @@ def test_open_mpi_s_transports_and_binding() -> None:
     transports = next(one for one in LIBRARIES["openmpi"].spellings if one.knob == "transport").values
     assert isinstance(transports, OneOf)
     assert set(transports.words) <= set(found)
-    [(_, variable, _)] = of("openmpi", "PRTE_MCA_")
+    [(_, variable, _)] = variables_of("openmpi", "PRTE_MCA_")
     runtime = next(PREFIX.glob("lib/**/libprrte.so*"))
     assert variable.removeprefix("PRTE_MCA_").encode() in runtime.read_bytes()
 
@@ -123,7 +123,7 @@ def test_open_mpi_s_transports_and_binding() -> None:
 
 
 def ucx(folder: Path, **environment: str) -> tuple[dict[str, str], str]:
-    """UCX's variables with their values, and the whole text."""
+    """UCX's variables with their values, and the complete output."""
     text = output_of(sys.executable, "-c", PRINT_UCX, folder, **environment)
     return dict(re.findall(r"^(UCX_\w+)=(.*)$", text, re.MULTILINE)), text
 
@@ -131,7 +131,7 @@ def ucx(folder: Path, **environment: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("folder", UCX_FOLDERS)
 def test_ucx_s_variables_and_defaults(folder: Path) -> None:
     values, text = ucx(folder)
-    for _, name, default in of("ucx", "UCX_"):
+    for _, name, default in variables_of("ucx", "UCX_"):
         assert values[name] == default, name
     described = set(re.findall(r"^#  - ([\w/]+) +:", text, re.MULTILINE))
     libraries = b"".join(path.read_bytes() for path in folder.rglob("*uc*.so*"))
@@ -148,7 +148,7 @@ def test_ucx_s_variables_and_defaults(folder: Path) -> None:
 @settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_ucx_accepts_any_value(folder: Path, data: st.DataObject) -> None:
-    for spelling, name, _ in of("ucx", "UCX_"):
+    for spelling, name, _ in variables_of("ucx", "UCX_"):
         written = spelling.write(data.draw(values_of(spelling.values)))
         shown, _ = ucx(folder, **written)
         if name == "UCX_RNDV_THRESH":
@@ -185,13 +185,13 @@ def mpivars(**environment: str) -> tuple[dict[str, str], dict[str, list[str]]]:
 @needs_mpich
 def test_mpich_s_variables_defaults_and_words() -> None:
     values, words = mpivars()
-    for spelling, name, default in of("mpich", "MPIR_CVAR_"):
+    for spelling, name, default in variables_of("mpich", "MPIR_CVAR_"):
         if isinstance(spelling.values, OneOf):
             assert words[name][int(values[name])] == default
             assert set(spelling.values.words.values()) <= set(words[name])
-            for word, theirs in spelling.values.words.items():
+            for word, library_word in spelling.values.words.items():
                 taken, _ = mpivars(**spelling.write(word))
-                assert words[name][int(taken[name])] == theirs
+                assert words[name][int(taken[name])] == library_word
         else:
             assert values[name] == default, name
         assert set(spelling.also_set) <= set(values)
@@ -201,7 +201,7 @@ def test_mpich_s_variables_defaults_and_words() -> None:
 @settings(max_examples=5, phases=(Phase.generate,))
 @given(data=st.data())
 def test_mpich_accepts_any_number_in_range(data: st.DataObject) -> None:
-    for spelling, name, _ in of("mpich", "MPIR_CVAR_"):
+    for spelling, name, _ in variables_of("mpich", "MPIR_CVAR_"):
         if not isinstance(spelling.values, OneOf):
             written = spelling.write(data.draw(values_of(spelling.values)))
             assert mpivars(**written)[0][name] == written[name]
@@ -215,7 +215,7 @@ def test_mpich_s_transports_binding_and_libfabric_s_variables() -> None:
     assert set(transports.words) == set(re.search(r"ch4:(.*)", device)[1].split())  # type: ignore[index]
     assert b"HYDRA_BINDING\0" in (MPICH_PREFIX / "bin/mpiexec.hydra").read_bytes()
     libfabric = (MPICH_PREFIX / "lib/mpich/libfabric.so.1").read_bytes()
-    for _, name, _ in of("mpich", "FI_"):
+    for _, name, _ in variables_of("mpich", "FI_"):
         assert name.removeprefix("FI_").removeprefix("TCP_").lower().encode() + b"\0" in libfabric
 
 
@@ -226,21 +226,23 @@ def test_mpich_s_transports_binding_and_libfabric_s_variables() -> None:
 def test_horovod_names_its_and_gloo_s_variables(key: str) -> None:
     library = library_in(PREFIX)
     assert library is not None
-    assert {name for _, name, _ in of(key, "HOROVOD_")} <= horovod.names_in(library)
+    assert {name for _, name, _ in variables_of(key, "HOROVOD_")} <= horovod.names_in(library)
 
 
 def test_horovod_s_defaults() -> None:
     # The help leaves some brackets open.
-    told = " ".join(output_of(PROGRAMS / "horovodrun", "--help").split())
-    defaults = {name: default for _, name, default in of("horovod", "HOROVOD_")}
+    help_text = " ".join(output_of(PROGRAMS / "horovodrun", "--help").split())
+    defaults = {name: default for _, name, default in variables_of("horovod", "HOROVOD_")}
     for option, name, factor in [
         ("fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", 1 << 20),
         ("cycle-time-ms", "HOROVOD_CYCLE_TIME", 1),
         ("cache-capacity", "HOROVOD_CACHE_CAPACITY", 1),
     ]:
-        said = re.search(rf"--{option} [A-Z_]+ [^(]*\(default: (\d+)", told.partition("tuneable parameter")[2])
-        assert said is not None, option
-        assert int(said[1]) * factor == int(defaults[name])
+        documented = re.search(
+            rf"--{option} [A-Z_]+ [^(]*\(default: (\d+)", help_text.partition("tuneable parameter")[2]
+        )
+        assert documented is not None, option
+        assert int(documented[1]) * factor == int(defaults[name])
 
 
 def test_nccl_names_its_variables_and_words() -> None:
@@ -248,16 +250,16 @@ def test_nccl_names_its_variables_and_words() -> None:
     if not found:
         pytest.skip("no NCCL wheel here")
     texts = found[0].read_bytes()
-    for spelling, name, _ in of("nccl", "NCCL_"):
+    for spelling, name, _ in variables_of("nccl", "NCCL_"):
         assert name.encode() + b"\0" in texts, name
         if isinstance(spelling.values, OneOf) and name in ("NCCL_ALGO", "NCCL_PROTO"):
             assert all(word.encode() + b"\0" in texts for word in spelling.values.words.values())
 
 
-def test_openmp_s_threads_are_pytorch_s() -> None:
-    [(spelling, _, _)] = of("openmp", "OMP_")
-    ask = "import torch; print(torch.get_num_threads())"
-    assert output_of(sys.executable, "-c", ask, **spelling.write(1)).strip() == "1"
+def test_pytorch_uses_openmp_s_thread_count() -> None:
+    [(spelling, _, _)] = variables_of("openmp", "OMP_")
+    program = "import torch; print(torch.get_num_threads())"
+    assert output_of(sys.executable, "-c", program, **spelling.write(1)).strip() == "1"
 
 
 @pytest.mark.parametrize("library", [LIBRARIES["mvapich2"], LIBRARIES["mvapich2-gdr"]], ids=lambda library: library.key)
@@ -266,5 +268,5 @@ def test_mvapich2_names_its_variables(library: KnobLibrary) -> None:
     if namer is None or ("GDR" in output_of(namer)) != library.key.endswith("gdr"):
         pytest.skip(f"no {library.name} here")
     texts = b"".join(path.read_bytes() for path in Path(namer).resolve().parent.parent.glob("lib*/libmpi.so.12"))
-    for _, name, _ in of(library.key, "MV2_"):
+    for _, name, _ in variables_of(library.key, "MV2_"):
         assert name.encode() in texts, name

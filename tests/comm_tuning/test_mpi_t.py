@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import MPICH_PREFIX, needs_mpich
 
-ASK = """
+SET_VARIABLES = """
 import json, sys
 import mpi4py
 mpi4py.rc.initialize = False
@@ -34,23 +34,23 @@ print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, 
 """
 
 
-def asked(prefix: Path, name: str, words: list[str], unknown: str) -> dict[str, Any]:
-    command = [str(prefix / "bin" / "python"), "-c", ASK, name, ",".join(words), unknown]
+def set_and_read(prefix: Path, name: str, words: list[str], unknown: str) -> dict[str, Any]:
+    command = [str(prefix / "bin" / "python"), "-c", SET_VARIABLES, name, ",".join(words), unknown]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_open_mpi_by_numbers() -> None:
-    found = asked(Path(sys.prefix), "OMPI_MCA_coll_tuned_bcast_algorithm", ["3", "6"], "99")
+def test_open_mpi_variables_set_by_number() -> None:
+    found = set_and_read(Path(sys.prefix), "OMPI_MCA_coll_tuned_bcast_algorithm", ["3", "6"], "99")
     assert found == {"before": 0, "seen": [3, 6], "knows": [False, False, True], "kept": 6, "after": 0}
 
 
 @needs_mpich
-def test_mpich_by_words() -> None:
+def test_mpich_variables_set_by_name() -> None:
     words = ["binomial", "scatter_ring_allgather"]
-    found = asked(MPICH_PREFIX, "MPIR_CVAR_BCAST_INTRA_ALGORITHM", words, "no_such_algorithm")
+    found = set_and_read(MPICH_PREFIX, "MPIR_CVAR_BCAST_INTRA_ALGORITHM", words, "no_such_algorithm")
     first, second = found["seen"]
     assert 0 != first != second != 0
     assert found["knows"] == [False, False, True]
@@ -59,7 +59,7 @@ def test_mpich_by_words() -> None:
 
 @pytest.mark.parametrize("library", ["libc.so.6"])
 def test_a_library_without_mpi_t_is_rejected(library: str) -> None:
-    ask = f"from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables; ControlVariables({library!r}, {{}}).set({{'A': '1'}})"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    program = f"from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariables; ControlVariables({library!r}, {{}}).set({{'A': '1'}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "ControlVariableError: the MPI library has no tools interface (MPI_T)" in done.stderr

@@ -1,6 +1,4 @@
-"""The files of a study: which are written, what stands in them, and that any value survives its
-quoting.
-"""
+"""Output files of a study: which are written, their content, and quoting of arbitrary text."""
 
 import csv
 import io
@@ -31,18 +29,18 @@ from tests.comm_tuning.studies import study, trial
 
 ALWAYS = {"commands.txt", "env.sh", "measurements.csv", "guide.html", "guide.md", "settings.toml"}
 RING = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "32M", "cycle_time": "2.5"}
-# Whatever a variable, an argument or a file's text may hold.
+# Anything that a variable, an argument or a text file can contain.
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 NAMES = st.from_regex(r"T_[A-Z0-9_]{1,8}", fullmatch=True)
 SHELLS = ("sh", "dash", "bash")
 
 
-def written(folder: Path, document: TuneDocument) -> set[str]:
+def write_and_list(folder: Path, document: TuneDocument) -> set[str]:
     return {path.name for path in write_outputs(folder, document)}
 
 
-def parser_s_environment(config: Path) -> dict[str, str]:
-    """What horovodrun makes of a --config-file."""
+def horovodrun_environment(config: Path) -> dict[str, str]:
+    """The environment that horovodrun derives from a --config-file."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["horovodrun", "-np", "2", "--config-file", str(config), "true"])
         return dict(config_parser.set_env_from_args({}, parse_args()))
@@ -63,21 +61,23 @@ def parser_s_environment(config: Path) -> dict[str, str]:
         ("gloo", {"cycle_time": "5"}, {"horovodrun.yaml"}),
     ],
 )
-def test_a_format_is_written_where_it_applies(
+def test_only_applicable_formats_are_written(
     tmp_path: Path, flavour: str, winner: dict[str, str], more: set[str]
 ) -> None:
-    assert written(tmp_path, study(winner, flavour)) == ALWAYS | more
+    assert write_and_list(tmp_path, study(winner, flavour)) == ALWAYS | more
     assert {path.name for path in tmp_path.iterdir()} == ALWAYS | more
 
 
 @pytest.mark.parametrize(("winner", "accepted"), [({}, None), (RING, False), (RING, None), (None, None)])
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich", "mvapich2", "gloo"])
-def test_without_a_proof_nothing_is_set(
+def test_unproven_settings_are_not_written(
     tmp_path: Path, flavour: str, winner: dict[str, str] | None, accepted: bool | None
 ) -> None:
-    written(tmp_path, study({"allreduce_algorithm": "ring"} if flavour == "openmpi" else {"cycle_time": "2"}, flavour))
-    names = written(tmp_path, study(winner, flavour, accepted))
-    # What an earlier call wrote is not left to be taken for advice.
+    write_and_list(
+        tmp_path, study({"allreduce_algorithm": "ring"} if flavour == "openmpi" else {"cycle_time": "2"}, flavour)
+    )
+    names = write_and_list(tmp_path, study(winner, flavour, accepted))
+    # Files of an earlier call are removed.
     assert {path.name for path in tmp_path.iterdir()} == names
     assert "openmpi-coll-rules.conf" not in names
     assert "export" not in (tmp_path / "env.sh").read_text()
@@ -92,7 +92,7 @@ def test_without_a_proof_nothing_is_set(
         ) in text
 
 
-def test_the_settings_that_the_whole_study_kept_stay(tmp_path: Path) -> None:
+def test_fixed_settings_of_the_study_are_written(tmp_path: Path) -> None:
     launch = LaunchOptions(transport="ucx", env=("SECRET=word", "HOROVOD_CYCLE_TIME=3"))
     write_outputs(tmp_path, study({}, accepted=None, fixed={"fusion_threshold": "1M"}, launch=launch))
     environment = (tmp_path / "env.sh").read_text()
@@ -106,7 +106,7 @@ def test_the_settings_that_the_whole_study_kept_stay(tmp_path: Path) -> None:
     assert "--fix fusion_threshold=1M" in (tmp_path / "guide.md").read_text()
 
 
-def test_what_the_lines_of_launchers_say(tmp_path: Path) -> None:
+def test_launcher_command_lines(tmp_path: Path) -> None:
     write_outputs(tmp_path, study({**RING, "binding": "core"}))
     commands = (tmp_path / "commands.txt").read_text()
     assert "mpirun -np 4 --bind-to core:overload-allowed --map-by slot:OVERSUBSCRIBE" in commands
@@ -117,12 +117,12 @@ def test_what_the_lines_of_launchers_say(tmp_path: Path) -> None:
     commands = (tmp_path / "commands.txt").read_text()
     assert "/opt/mv2/bin/mpirun_rsh -np 4 -hostfile HOSTFILE" in commands
     assert "MV2_CUDA_IPC=0" in commands
-    # As hvscale starts it in any job.
+    # hvscale sets this in every job.
     assert "MV2_ENABLE_AFFINITY=0" in commands
     assert "MV2_ENABLE_AFFINITY" not in (tmp_path / "env.sh").read_text()
 
 
-def test_hvscale_s_line_says_where_the_job_ran(tmp_path: Path) -> None:
+def test_the_hvscale_command_line_has_the_placement_of_the_study(tmp_path: Path) -> None:
     launch = LaunchOptions.of(
         placement="docker:node",
         link="1gbit",
@@ -140,7 +140,7 @@ def test_hvscale_s_line_says_where_the_job_ran(tmp_path: Path) -> None:
     assert words[-5:] == ["--settings", str(tmp_path / "settings.toml"), "--", "python", "train.py"]
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(RequestError, match="cannot write the run folder"):
         write_outputs(tmp_path / "taken", study({}))
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", SHELLS)
 @settings(max_examples=25)
 @given(variables=st.dictionaries(NAMES, TEXT, min_size=1))
-def test_a_shell_that_reads_env_sh_has_exactly_the_variables(which: str, variables: dict[str, str]) -> None:
+def test_env_sh_sets_exactly_the_variables(which: str, variables: dict[str, str]) -> None:
     script = exports(variables) + "env -0"
     done = subprocess.run([which, "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
     found = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
@@ -158,26 +158,26 @@ def test_a_shell_that_reads_env_sh_has_exactly_the_variables(which: str, variabl
 
 @settings(max_examples=25)
 @given(parts=st.lists(st.lists(TEXT, min_size=1), min_size=1))
-def test_a_shell_gives_a_line_s_words_to_the_program(parts: list[list[str]]) -> None:
+def test_shell_quoting_round_trip(parts: list[list[str]]) -> None:
     done = subprocess.run(["sh", "-c", shell([["printf", r"%s\0"], *parts])], capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == [word for part in parts for word in part]
 
 
 @given(values=st.dictionaries(NAMES, TEXT))
-def test_toml_gives_back_what_was_written(values: dict[str, str]) -> None:
+def test_toml_round_trip(values: dict[str, str]) -> None:
     assert tomllib.loads("\n".join(settings_toml.pairs(values))) == values
 
 
 @given(problem=TEXT, command=st.lists(TEXT, min_size=1))
-def test_csv_gives_back_what_was_written(problem: str, command: list[str]) -> None:
+def test_csv_round_trip(problem: str, command: list[str]) -> None:
     broken = Trial(number=0, settings={}, state="crashed", run="r", start=0, steps=0, seconds=0, problem=problem)
     document = study({}, accepted=None, trials=[broken], command=command)
     [row] = csv.DictReader(io.StringIO(measurements_csv.text(TunedJob.of(Path("/s"), document)), newline=""))
-    assert row["problem"] in (problem, f"'{problem}")  # with an apostrophe where it would be a formula
+    assert row["problem"] in (problem, f"'{problem}")  # with an apostrophe if it would be a formula
 
 
 @given(problem=TEXT, command=st.lists(TEXT, min_size=1))
-def test_markdown_holds_any_text(problem: str, command: list[str]) -> None:
+def test_markdown_escapes_any_text(problem: str, command: list[str]) -> None:
     assert len(guide_md.plain(problem).splitlines()) <= 1
     fence, *inside, end = guide_md.code(shell([command])).split("\n")
     assert end == fence.removesuffix("sh")
@@ -185,7 +185,7 @@ def test_markdown_holds_any_text(problem: str, command: list[str]) -> None:
 
 
 @given(size=st.integers(0, 2**63 - 1), cycle=st.floats(0, 1e6, allow_nan=False), capacity=st.integers(0, 2**31 - 1))
-def test_horovodrun_reads_the_numbers_that_were_meant(
+def test_horovodrun_parses_the_numbers_of_its_config_file(
     tmp_path_factory: pytest.TempPathFactory, size: int, cycle: float, capacity: int
 ) -> None:
     winner = {"fusion_threshold": str(size), "cycle_time": str(cycle), "cache_capacity": str(capacity)}
@@ -193,18 +193,18 @@ def test_horovodrun_reads_the_numbers_that_were_meant(
     text = horovodrun_yaml.text(tuned)
     config = tmp_path_factory.mktemp("config") / "horovodrun.yaml"
     config.write_text(text)
-    found = parser_s_environment(config)
-    if "HOROVOD_FUSION_THRESHOLD" in text:  # named in the comment, because env.sh alone can say it
+    found = horovodrun_environment(config)
+    if "HOROVOD_FUSION_THRESHOLD" in text:  # only env.sh can express the value; the comment says so
         assert "HOROVOD_FUSION_THRESHOLD" not in found
     else:
-        # Horovod reads as many digits as there are.
+        # Horovod parses any number of digits.
         digits, _, rest = found["HOROVOD_FUSION_THRESHOLD"].partition(".")
         assert (int(digits), rest.strip("0")) == (size, "")
     assert float(found["HOROVOD_CYCLE_TIME"]) == cycle
     assert int(found["HOROVOD_CACHE_CAPACITY"]) == capacity
 
 
-def test_measurements_hold_every_trial_and_every_run_of_the_proof(tmp_path: Path) -> None:
+def test_measurements_contain_every_trial_and_every_run_of_the_proof(tmp_path: Path) -> None:
     document = study(RING)
     write_outputs(tmp_path, document)
     with (tmp_path / "measurements.csv").open(newline="") as stream:
@@ -220,7 +220,7 @@ def test_measurements_hold_every_trial_and_every_run_of_the_proof(tmp_path: Path
     assert (rows[2]["throughput"], rows[2]["problem"]) == ("", "rank 1: exit 1")
 
 
-def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path) -> None:
+def test_the_guide_lists_knobs_without_effect_separately(tmp_path: Path) -> None:
     speeds = {"on": [20.0, 20.2, 19.9], "off": [10.0, 10.1, 9.9]}
     trials: list[Trial] = []
     for number in range(6):
@@ -237,13 +237,13 @@ def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path
     assert best.ratio is not None
     assert best.ratio.mean == pytest.approx(2.0, rel=0.01)
     write_outputs(tmp_path, document)
-    unneeded = (tmp_path / "guide.md").read_text().partition("## What does not matter here")[2]
-    assert "cycle\\_time: tried" in unneeded
-    assert "registration" not in unneeded.partition("## How")[0]
+    without_effect = (tmp_path / "guide.md").read_text().partition("## What does not matter here")[2]
+    assert "cycle\\_time: tried" in without_effect
+    assert "registration" not in without_effect.partition("## How")[0]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             'mpi = "openmpi"\nspeed = "high"',
@@ -258,22 +258,22 @@ def test_the_guide_tells_knobs_without_effect_from_those_with_one(tmp_path: Path
         ("\udcff", "is not valid TOML"),
     ],
 )
-def test_a_settings_file_that_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_settings_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "settings.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(RequestError) as raised:
         read_settings(path)
     assert str(path) in str(raised.value)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_settings_file_takes_numbers_and_switches(tmp_path: Path) -> None:
+def test_a_settings_file_accepts_numbers_and_booleans(tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
     path.write_text('mpi = "openmpi"\n[set]\ncuda_ipc = false\nfusion_threshold = 33554432\ncycle_time = 2.5\n')
     assert read_settings(path).set == {"cuda_ipc": "off", "fusion_threshold": "33554432", "cycle_time": "2.5"}
 
 
 @pytest.mark.parametrize("winner", [RING, {"transport": "ob1"}, {"visible_devices": "own", "binding": "core"}])
-def test_settings_survive_the_file(tmp_path: Path, winner: dict[str, str]) -> None:
+def test_settings_file_round_trip(tmp_path: Path, winner: dict[str, str]) -> None:
     write_outputs(tmp_path, study(winner))
     assert read_settings(tmp_path / "settings.toml").set == winner

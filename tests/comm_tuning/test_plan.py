@@ -121,7 +121,7 @@ def test_a_fresh_start_waits_for_the_running_job_to_end(
 
     runner.carry_out(study_in(tmp_path, takes_commands), plan())
     assert launcher.started == ["start-0", "start-1", "start-2"]
-    # A training that takes commands still runs when the plan decides; other commands have ended.
+    # A job that takes commands is still running when the plan decides; any other job has ended.
     assert ran_meanwhile == [takes_commands] * 3
     assert [outcome.state for outcome in outcomes] == ["measured"] * 3
     assert [outcome.run.path.name for outcome in outcomes] == launcher.started
@@ -167,8 +167,8 @@ def test_a_plan_cannot_continue_in_a_job_that_has_ended(tmp_path: Path, launcher
 # The search: a test supplies the outcomes.
 
 
-class Silent:
-    """Shows nothing."""
+class NoProgress:
+    """A progress reporter without output."""
 
     def trial_begins(self, settings: object) -> None: ...
 
@@ -216,7 +216,7 @@ def outcome(study: TuneStudy, start: FreshStart | SameStart, losses: list[float]
 
 @pytest.mark.parametrize("repeats", [True, False])
 def test_losses_show_wrong_sums_only_if_those_of_the_defaults_repeat(study: TuneStudy, repeats: bool) -> None:
-    plan = Search(study, Silent()).plan()
+    plan = Search(study, NoProgress()).plan()
     first = next(plan)
     assert first.settings == {}
     changed = plan.send(outcome(study, first, [3.0, 2.0]))

@@ -32,7 +32,7 @@ CHOICES = [
     KnobChoice(knob="allreduce_algorithm", values=[DEFAULT, "ring", "segmented_ring"], reason=""),
     KnobChoice(knob="segment_size", values=["0", "128K", "1M"], reason=""),
 ]
-POINTS = 4 * 3 * (2 + 3)  # a segment size with one algorithm alone
+POINTS = 4 * 3 * (2 + 3)  # only one algorithm has a segment size
 
 
 def space() -> JobSpace:
@@ -59,11 +59,11 @@ def test_every_point_is_suggested_once(tmp_path: Path) -> None:
     assert len(list(space().points())) == POINTS
     small = space_of(CHOICES[1:], JOB)  # each point takes about a hundred transactions
     sampler = Sampler(tmp_path / "study.db", small, {scores.settings_key({}): 1.0})
-    asked = []
+    suggested = []
     while (suggestion := sampler.ask()) is not None:
-        asked.append(scores.settings_key(suggestion.settings))
-        sampler.tell(suggestion, random.Random(len(asked)).random())  # noqa: S311
-    assert len(set(asked)) == len(asked) == len(list(small.points())) - 1 == POINTS / 4 - 1
+        suggested.append(scores.settings_key(suggestion.settings))
+        sampler.tell(suggestion, random.Random(len(suggested)).random())  # noqa: S311
+    assert len(set(suggested)) == len(suggested) == len(list(small.points())) - 1 == POINTS / 4 - 1
 
 
 def test_the_best_point_is_found_before_all_are_tried(tmp_path: Path) -> None:
@@ -85,16 +85,16 @@ def test_the_best_point_is_found_before_all_are_tried(tmp_path: Path) -> None:
 
 def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     first = Sampler(tmp_path / "study.db", space(), {})
-    told = first.ask()
-    assert told is not None
-    first.tell(told, 1.5)
-    assert first.ask() is not None  # and here its process was killed
-    again = Sampler(tmp_path / "study.db", space(), {scores.settings_key(told.settings): 1.5})
-    finished = [one for one in again.study.trials if one.value is not None]
+    suggestion = first.ask()
+    assert suggestion is not None
+    first.tell(suggestion, 1.5)
+    assert first.ask() is not None  # the process is killed here
+    resumed = Sampler(tmp_path / "study.db", space(), {scores.settings_key(suggestion.settings): 1.5})
+    finished = [one for one in resumed.study.trials if one.value is not None]
     assert [one.value for one in finished] == [1.5]
-    following = again.ask()
+    following = resumed.ask()
     assert following is not None
-    assert following.settings != told.settings
+    assert following.settings != suggestion.settings
 
 
 def test_a_follow_up_changes_only_free_knobs(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     both = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1048576"}
     assert InProcessRestart(JOB, both, 1).free(space()) == frozenset()
     start = InProcessRestart(JOB, {}, 2)
-    wanted = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
-    assert start.variables(space(), {"fusion_threshold": "8M"}, wanted) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
+    requested = {"HOROVOD_FUSION_THRESHOLD": "8388608", "OMPI_MCA_pml": "ob1"}
+    assert start.variables(space(), {"fusion_threshold": "8M"}, requested) == {"HOROVOD_FUSION_THRESHOLD": "8388608"}
     # A value stays in Horovod after its variable is removed, so the default is set instead.
     assert start.variables(space(), {}, {}) == {"HOROVOD_FUSION_THRESHOLD": "134217728"}
     assert start.free(space()) == {"fusion_threshold"}
@@ -152,7 +152,7 @@ def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     assert start.free(space()) == frozenset()
 
 
-def test_a_damaged_study_file_gives_one_line(tmp_path: Path) -> None:
+def test_a_damaged_study_file_gives_a_one_line_error(tmp_path: Path) -> None:
     file = tmp_path / "study.db"
     sampler = Sampler(file, space(), {})
     suggestion = sampler.ask()
@@ -229,6 +229,6 @@ def test_steps_are_read_from_the_best_source_of_a_run(tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / "logs" / f"rank-0000{rank}.log").write_text(f"speed {10 + rank}\nspeed {20 + rank}\n")
     for pattern, values in (("speed (?P<per_rank>[0-9]+)", [21, 41]), ("speed ([0-9]+)", [10, 20])):
-        said = StepSource(2, Metric.parse(pattern)).steps(run)
-        assert said is not None
-        assert said.work.tolist() == values
+        steps = StepSource(2, Metric.parse(pattern)).steps(run)
+        assert steps is not None
+        assert steps.work.tolist() == values

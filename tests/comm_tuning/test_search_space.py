@@ -1,6 +1,4 @@
-"""What is searched: every knob has its entry, what a profile shows leaves knobs out, and every
-point of a space can be asked for.
-"""
+"""The search space: one entry per knob, knobs excluded by the profile, and only valid points."""
 
 import random
 from dataclasses import replace
@@ -35,9 +33,9 @@ def target(flavour: str = "openmpi", transport: str = "ob1") -> Target:
     return Target(flavour, FLAVOURS[flavour][0], transport, ["python", "train.py"], {})
 
 
-def seen(**facts: object) -> JobProfile:
-    """Of a job on two nodes whose profile leaves every knob in; `facts` differ."""
-    whole = {
+def profile_of(**facts: object) -> JobProfile:
+    """A job on two nodes that needs most knobs; `facts` replaces fields."""
+    fields = {
         "command": ("python", "train.py"),
         "np": 8,
         "nodes": 2,
@@ -54,10 +52,10 @@ def seen(**facts: object) -> JobProfile:
             "broadcast": OperationMessages(10, 16 * MIB, 0.1),
         },
     }
-    return JobProfile(**{**whole, **facts})  # type: ignore[arg-type]
+    return JobProfile(**{**fields, **facts})  # type: ignore[arg-type]
 
 
-def found(
+def choices_by_knob(
     facts: JobProfile,
     job: Target | None = None,
     knobs: list[str] | None = None,
@@ -69,25 +67,25 @@ def found(
     return {choice.knob: choice for choice in listed}
 
 
-def test_every_knob_has_one_entry_and_every_value_a_library() -> None:
+def test_every_knob_has_one_entry_and_every_value_is_valid_in_a_library() -> None:
     assert sorted(entry.knob for entry in SEARCH_SPACE) == sorted(MEANING)
     spellings = [spelling for library in libraries() for spelling in library.spellings]
     for entry in SEARCH_SPACE:
         assert entry.values or entry.only_if_named
-        for value in entry.values(seen()) if callable(entry.values) else entry.values:
-            takers = 0
+        for value in entry.values(profile_of()) if callable(entry.values) else entry.values:
+            libraries_with_value = 0
             for spelling in spellings:
                 if spelling.knob == entry.knob:
                     try:
                         spelling.values.parse(value)
-                        takers += 1
+                        libraries_with_value += 1
                     except ValueError:
                         pass
-            assert takers, f"no library takes {entry.knob}={value}"
+            assert libraries_with_value, f"no library takes {entry.knob}={value}"
 
 
-def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
-    searched = {knob for knob, choice in found(seen()).items() if choice.values}
+def test_relevant_knobs_are_searched() -> None:
+    searched = {knob for knob, choice in choices_by_knob(profile_of()).items() if choice.values}
     assert searched == {
         *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
         *("eager_threshold", "yield_when_idle", "binding", "threads"),
@@ -123,32 +121,40 @@ def test_a_job_that_shows_reason_for_them_gets_its_knobs() -> None:
         ({}, "transport", "it decides which other knobs exist"),
     ],
 )
-def test_what_the_profile_shows_leaves_a_knob_out(facts: dict[str, object], knob: str, reason: str) -> None:
-    choice = found(seen(**facts))[knob]
+def test_the_profile_excludes_irrelevant_knobs(facts: dict[str, object], knob: str, reason: str) -> None:
+    choice = choices_by_knob(profile_of(**facts))[knob]
     assert choice.values == []
     assert choice.reason.startswith(reason)
 
 
 def test_a_broadcast_that_takes_no_time_is_not_tuned() -> None:
     messages = {"allreduce": OperationMessages(9, 64 * MIB, 0.998), "broadcast": OperationMessages(1, 8, 0.002)}
-    choice = found(seen(messages=messages))["broadcast_algorithm"]
+    choice = choices_by_knob(profile_of(messages=messages))["broadcast_algorithm"]
     assert (choice.values, choice.reason) == ([], "broadcast takes 0.2% of the communication time")
 
 
-def test_messages_that_no_step_could_fill_are_not_tried() -> None:
-    assert found(seen(step_bytes=20 * MIB))["fusion_threshold"].values == ["1M", "4M", "8M", "16M", "128M"]
+def test_fusion_buffers_larger_than_a_step_are_not_tried() -> None:
+    assert choices_by_knob(profile_of(step_bytes=20 * MIB))["fusion_threshold"].values == [
+        "1M",
+        "4M",
+        "8M",
+        "16M",
+        "128M",
+    ]
 
 
-def test_segments_are_left_out_with_the_algorithms_that_have_them() -> None:
-    fixed = found(seen(), fixed={"allreduce_algorithm": "ring"}, knobs=["segment_size", "eager_threshold"])
+def test_segment_size_needs_a_searched_algorithm_with_segments() -> None:
+    fixed = choices_by_knob(
+        profile_of(), fixed={"allreduce_algorithm": "ring"}, knobs=["segment_size", "eager_threshold"]
+    )
     assert fixed["allreduce_algorithm"].reason == "fixed at ring"
     assert fixed["eager_threshold"].values
     assert fixed["segment_size"].values == []
     assert "allreduce_algorithm or broadcast_algorithm" in fixed["segment_size"].reason
 
 
-def test_knobs_restrict_the_search_and_include_what_is_not_searched_by_default() -> None:
-    named = found(seen(), knobs=["cache_capacity", "cycle_time"])
+def test_the_knobs_option_restricts_and_extends_the_search() -> None:
+    named = choices_by_knob(profile_of(), knobs=["cache_capacity", "cycle_time"])
     assert {knob for knob, choice in named.items() if choice.values} == {"cache_capacity", "cycle_time"}
     assert named["fusion_threshold"].reason == "not among --knobs"
     with pytest.raises(RequestError, match="--knobs speed: unknown knob"):
@@ -159,8 +165,8 @@ def test_knobs_restrict_the_search_and_include_what_is_not_searched_by_default()
         fixed_settings(["speed=1"])
 
 
-def test_the_default_is_among_the_values_at_its_place() -> None:
-    listed = found(seen())
+def test_values_include_the_default_in_order() -> None:
+    listed = choices_by_knob(profile_of())
     assert listed["fusion_threshold"].values.index("128M") == 6
     assert listed["cycle_time"].values[:3] == ["0.1", "0.5", "1"]
     assert listed["segment_size"].values[0] == "0"
@@ -181,10 +187,10 @@ def test_the_default_is_among_the_values_at_its_place() -> None:
     assert any(space.contains(settings) for settings in PROMISING)
 
 
-def test_the_default_is_what_the_environment_says() -> None:
+def test_the_default_comes_from_the_environment() -> None:
     here = replace(target(), environment={"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "much"})
-    listed = found(seen(), here)
-    assert listed["cycle_time"].values == found(seen())["cycle_time"].values
+    listed = choices_by_knob(profile_of(), here)
+    assert listed["cycle_time"].values == choices_by_knob(profile_of())["cycle_time"].values
     assert listed["fusion_threshold"].values[0] == DEFAULT
     defaults = {one.knob: one.default for one in space_of(list(listed.values()), here).dimensions}
     assert (defaults["cycle_time"], defaults["fusion_threshold"]) == ("5", DEFAULT)
@@ -192,8 +198,8 @@ def test_the_default_is_what_the_environment_says() -> None:
         space_of(list(listed.values()), replace(here, environment={"HOROVOD_CYCLE_TIME": "7.7"}))
 
 
-def test_what_the_user_gives_is_not_searched() -> None:
-    listed = found(seen(), given={"HOROVOD_CYCLE_TIME": "5", "HOME": "/root"})
+def test_a_variable_set_by_the_user_is_not_searched() -> None:
+    listed = choices_by_knob(profile_of(), given={"HOROVOD_CYCLE_TIME": "5", "HOME": "/root"})
     assert (listed["cycle_time"].values, listed["cycle_time"].reason) == ([], "HOROVOD_CYCLE_TIME is already set to 5")
     assert listed["fusion_threshold"].values
 
@@ -216,10 +222,10 @@ messages = st.dictionaries(
     gpus=st.integers(0, 2),
     horovod=st.booleans(),
     source=st.sampled_from(["hvprof", "nccl", "horovod-timeline"]),
-    carried=messages,
+    messages_by_operation=messages,
     seed=st.integers(0, 99),
 )
-def test_every_point_of_every_space_can_be_asked_for(
+def test_every_point_of_every_space_is_valid(
     job: tuple[str, str],
     nodes: int,
     ranks: int,
@@ -227,24 +233,30 @@ def test_every_point_of_every_space_can_be_asked_for(
     gpus: int,
     horovod: bool,
     source: str,
-    carried: dict[str, OperationMessages],
+    messages_by_operation: dict[str, OperationMessages],
     seed: int,
 ) -> None:
     flavour, transport = job
-    facts = seen(
+    facts = profile_of(
         **{"np": nodes * ranks, "nodes": nodes, "ranks_per_node": ranks, "cores": cores, "gpus": gpus},
-        **{"flavour": flavour, "transport": transport, "source": source, "horovod": horovod, "messages": carried},
+        **{
+            "flavour": flavour,
+            "transport": transport,
+            "source": source,
+            "horovod": horovod,
+            "messages": messages_by_operation,
+        },
     )
     here = target(flavour, transport)
-    listed = found(facts, here)
+    listed = choices_by_knob(facts, here)
     for choice in listed.values():
         assert (len(set(choice.values)) == len(choice.values) >= 2) or (choice.values == [] and choice.reason)
     space = space_of(list(listed.values()), here)
-    assert space.choose(_Same(space.parameters({}))) == {}
+    assert space.choose(_FixedChooser(space.parameters({}))) == {}
     for _ in range(5):
         settings = space.random(random.Random(seed))  # noqa: S311
         assert space.contains(settings)
-        assert space.choose(_Same(space.parameters(settings))) == settings
+        assert space.choose(_FixedChooser(space.parameters(settings))) == settings
         translate([Setting(knob, value) for knob, value in settings.items()], here)
         if "segment_size" in settings:
             algorithms = {settings.get("allreduce_algorithm"), settings.get("broadcast_algorithm")}
@@ -252,8 +264,8 @@ def test_every_point_of_every_space_can_be_asked_for(
         seed += 1
 
 
-class _Same:
-    """Chooses what parameters say."""
+class _FixedChooser:
+    """Chooses the given parameters."""
 
     def __init__(self, parameters: dict[str, int | str]) -> None:
         self.parameters = parameters

@@ -1,4 +1,4 @@
-"""The files of a decision table: each, parsed as its library does, matches the table."""
+"""Files of a decision table: parsed like each library does, they match the table."""
 
 import csv
 import json
@@ -101,7 +101,7 @@ def test_open_mpi_s_rules(file: str, table: CollectivesTable, ranks_per_node: in
 
 
 def component(text: str, operation: str, np: int, block: int) -> str:
-    """The component for messages with blocks of so many bytes.
+    """The component that handles a message with blocks of `block` bytes.
 
     Selects like get_dynamic_rule of Open MPI 5's coll han.
     """
@@ -140,7 +140,7 @@ def test_coll_han_keeps_messages_without_an_algorithm(table: CollectivesTable, d
 
 
 def chosen(tree: dict[str, Any], has: dict[str, int | str]) -> tuple[str, dict[str, Any]]:
-    """The first branch that holds, as in MPICH's csel.c. `has`: the values of the keys."""
+    """The first matching branch, as in MPICH's csel.c. `has`: the values of the keys."""
     for key, inside in tree.items():
         if key.startswith("algorithm="):
             return key.removeprefix("algorithm="), inside
@@ -190,8 +190,10 @@ def test_mpich_s_decisions(table: CollectivesTable, ranks_per_node: int, data: s
         fits = operation != "allreduce" or (has["is_op_built_in"] == "yes" and size >= int(has["pow2"]))
         if expected and fits and takes.get(name, True):
             assert found == f"MPIR_{str(has['collective']).capitalize()}_intra_{name}"
-            told = [key for key in parameters if key.startswith("chunk_size=")]
-            assert not (told and expected.segment_bytes) or told == [f"chunk_size={expected.segment_bytes}"]
+            chunk_sizes = [key for key in parameters if key.startswith("chunk_size=")]
+            assert not (chunk_sizes and expected.segment_bytes) or chunk_sizes == [
+                f"chunk_size={expected.segment_bytes}"
+            ]
         else:
             assert (found, parameters) == chosen(own, has)
 

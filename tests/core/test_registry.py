@@ -1,4 +1,4 @@
-"""Registries: things by name, each from the file that registers it."""
+"""Registries: objects by name, each loaded from the file that registers it."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ PACKAGE = "things_for_the_registry"
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[int]:
-    """Of numbers, from files that find it in `sys.modules` as they would import it."""
+    """A registry of numbers, registered by generated modules that import it."""
     folder = tmp_path / PACKAGE
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -28,19 +28,19 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[int]:
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         monkeypatch.delitem(sys.modules, name)
-    made: Registry[int] = Registry("number", PACKAGE)
+    registry_of_numbers: Registry[int] = Registry("number", PACKAGE)
     __import__(PACKAGE)
-    monkeypatch.setattr(sys.modules[PACKAGE], "things", made, raising=False)
-    return made
+    monkeypatch.setattr(sys.modules[PACKAGE], "things", registry_of_numbers, raising=False)
+    return registry_of_numbers
 
 
-def test_a_name_loads_its_file_and_no_other(registry: Registry[int]) -> None:
+def test_a_name_loads_only_its_file(registry: Registry[int]) -> None:
     assert registry.get("two:twice") == 4
     assert registry.get("thirty-three") == 33
     assert f"{PACKAGE}.one" not in sys.modules
 
 
-def test_all_are_in_the_order_of_their_names(registry: Registry[int]) -> None:
+def test_entries_are_sorted_by_name(registry: Registry[int]) -> None:
     assert registry.all() == {"one": 1, "thirty-three": 33, "two": 2, "two:twice": 4}
     assert registry.names() == ["one", "thirty-three", "two", "two:twice"]
 
@@ -55,12 +55,12 @@ def test_an_unknown_name_suggests_the_nearest(registry: Registry[int]) -> None:
         registry.get("xyz")
 
 
-def test_a_name_is_taken_once(registry: Registry[int]) -> None:
+def test_a_name_cannot_be_registered_twice(registry: Registry[int]) -> None:
     registry.register("five", 5)
     with pytest.raises(ValueError, match="'five'"):
         registry.register("five", 6)
 
 
-def test_the_nearest_name_whatever_its_case() -> None:
+def test_the_nearest_name_ignores_case() -> None:
     assert nearest_name("RESNET50", ["resnet50", "vgg16"]) == "resnet50"
     assert nearest_name("nothing", ["resnet50", "vgg16"]) is None

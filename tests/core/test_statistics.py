@@ -1,4 +1,4 @@
-"""Averages and confidence intervals, against their properties and against SciPy."""
+"""Averages and confidence intervals: their properties, and comparison with SciPy."""
 
 import math
 import statistics
@@ -35,7 +35,7 @@ def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
 
 
 @given(st.lists(speeds, min_size=2, max_size=8))
-def test_the_interval_holds_the_mean_and_the_mean_lies_among_the_values(values: list[float]) -> None:
+def test_the_interval_contains_the_mean_which_lies_among_the_values(values: list[float]) -> None:
     found = estimate(values)
     assert found.low is not None
     assert found.high is not None
@@ -45,20 +45,20 @@ def test_the_interval_holds_the_mean_and_the_mean_lies_among_the_values(values: 
 
 
 @given(st.lists(speeds, min_size=2, max_size=8))
-def test_a_ratio_turned_round_has_the_interval_turned_round(ratios: list[float]) -> None:
+def test_an_inverse_ratio_has_the_inverse_interval(ratios: list[float]) -> None:
     one, other = estimate(ratios), estimate([1 / ratio for ratio in ratios])
     assert other.mean == pytest.approx(1 / one.mean)
     assert one.low is not None
     assert other.high == pytest.approx(1 / one.low, rel=1e-6)
 
 
-def test_one_measurement_tells_no_interval() -> None:
+def test_one_measurement_gives_no_interval() -> None:
     found = estimate([5.0])
     assert (found.mean, found.low, found.high) == (5, None, None)
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])
-def test_the_interval_covers_what_it_promises(repeats: int) -> None:
+def test_the_interval_has_its_nominal_coverage(repeats: int) -> None:
     draw = np.random.default_rng(7)
     found = [estimate(np.exp(draw.normal(math.log(40), 0.1, repeats)).tolist()) for _ in range(2000)]
     inside = [row.low <= 40 <= row.high for row in found if row.low is not None and row.high is not None]
@@ -66,9 +66,7 @@ def test_the_interval_covers_what_it_promises(repeats: int) -> None:
 
 
 @given(st.lists(speeds, min_size=2, max_size=8), st.lists(speeds, min_size=2, max_size=8))
-def test_a_ratio_of_two_groups_turned_round_has_the_interval_turned_round(
-    first: list[float], second: list[float]
-) -> None:
+def test_an_inverse_ratio_of_two_groups_has_the_inverse_interval(first: list[float], second: list[float]) -> None:
     one, other = welch_ratio(first, second), welch_ratio(second, first)
     assert one.low is not None
     assert one.high is not None
@@ -78,15 +76,15 @@ def test_a_ratio_of_two_groups_turned_round_has_the_interval_turned_round(
     assert one.low <= one.mean <= one.high
 
 
-def test_student_and_welch_are_scipys() -> None:
+def test_student_and_welch_intervals_equal_those_of_scipy() -> None:
     draw = np.random.default_rng(3)
     first, second = draw.normal(10, 1, 5), draw.normal(11, 3, 7)
     mean, low, high = student(first)
-    theirs = stats.ttest_1samp(first, 0).confidence_interval(0.95)
-    assert (mean, low, high) == pytest.approx((first.mean(), theirs.low, theirs.high))
+    reference = stats.ttest_1samp(first, 0).confidence_interval(0.95)
+    assert (mean, low, high) == pytest.approx((first.mean(), reference.low, reference.high))
     found = welch_ratio(np.exp(first).tolist(), np.exp(second).tolist())
-    theirs = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(theirs.low), math.exp(theirs.high)))
+    reference = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(reference.low), math.exp(reference.high)))
 
 
 @given(st.lists(speeds, min_size=2, max_size=8), st.floats(0.5, 0.999))
@@ -103,7 +101,7 @@ def test_one_value_has_no_interval() -> None:
 
 
 @given(st.lists(st.tuples(speeds, st.floats(1, 100)), min_size=1, max_size=20), st.integers(0, 3))
-def test_resampled_means_lie_among_the_blocks_and_are_the_same_again(
+def test_resampled_means_lie_among_the_blocks_and_are_reproducible(
     blocks: list[tuple[float, float]], seed: int
 ) -> None:
     sums, weights = np.array([rate * weight for rate, weight in blocks]), np.array([weight for _, weight in blocks])
@@ -133,7 +131,7 @@ seconds = st.floats(1e-6, 1e6)
 
 
 @given(st.lists(seconds, min_size=2, max_size=40))
-def test_a_box_is_what_its_definition_says(values: list[float]) -> None:
+def test_a_box_follows_its_definition(values: list[float]) -> None:
     found = box(values)
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     assert (found.quartile_low, found.median, found.quartile_high) == pytest.approx((low, middle, high), rel=1e-12)
@@ -146,35 +144,35 @@ def test_a_box_is_what_its_definition_says(values: list[float]) -> None:
     assert all(found.whisker_low <= value <= found.whisker_high for value in inside)
 
 
-def test_one_value_is_its_own_box() -> None:
+def test_the_box_of_one_value_is_that_value() -> None:
     assert set(box([3.0]).model_dump(exclude={"outliers"}).values()) == {3.0}
 
 
-def test_an_overhead_and_its_interval_are_those_of_a_paired_bootstrap() -> None:
+def test_overhead_and_its_interval_equal_a_paired_bootstrap() -> None:
     generator = np.random.default_rng(1)
     base = generator.normal(10, 0.2, 12)
-    mood = generator.normal(0, 0.5, 12)  # of the machine, the same for both in a round
-    values = 1.07 * (base + mood) + generator.normal(0, 0.1, 12)
-    base += mood
+    slowdown = generator.normal(0, 0.5, 12)  # of the machine, equal for both in a round
+    values = 1.07 * (base + slowdown) + generator.normal(0, 0.1, 12)
+    base += slowdown
     found = overhead(dict(enumerate(values)), dict(enumerate(base)))
     assert found is not None
     assert found.percent_low is not None
     assert found.percent_high is not None
     assert found.percent == pytest.approx(100 * (np.median(values) / np.median(base) - 1))
-    theirs = stats.bootstrap(
+    reference = stats.bootstrap(
         (values, base),
-        lambda ours, others, axis: 100 * (np.median(ours, axis=axis) / np.median(others, axis=axis) - 1),
+        lambda a, b, axis: 100 * (np.median(a, axis=axis) / np.median(b, axis=axis) - 1),
         paired=True,
         method="percentile",
         n_resamples=10_000,
         rng=2,
     ).confidence_interval
-    width = theirs.high - theirs.low
-    assert found.percent_low == pytest.approx(theirs.low, abs=0.1 * width)
-    assert found.percent_high == pytest.approx(theirs.high, abs=0.1 * width)
+    width = reference.high - reference.low
+    assert found.percent_low == pytest.approx(reference.low, abs=0.1 * width)
+    assert found.percent_high == pytest.approx(reference.high, abs=0.1 * width)
 
 
-def test_overheads_are_of_rounds_that_both_have() -> None:
+def test_overhead_uses_only_rounds_that_both_have() -> None:
     assert overhead({1: 2.0}, {2: 1.0}) is None
     one = overhead({1: 3.0, 2: 100.0}, {1: 2.0, 3: 1.0})
     assert one is not None

@@ -1,4 +1,4 @@
-"""Names and output that others chose: no markup, no formulas, no control of the terminal."""
+"""Untrusted names and output: no markup, no formulas, no terminal control sequences."""
 
 import ast
 import csv
@@ -15,7 +15,7 @@ from hvscale.core.terminal import printable, rank_line
 from hvscale.report.csv_file import csv_text
 
 PACKAGE = Path(hvscale.__file__).parent
-OF_PLAIN_RICH = PACKAGE / "core/plain_rich.py"
+PLAIN_RICH = PACKAGE / "core/plain_rich.py"
 
 
 class Terminal(io.StringIO):
@@ -24,15 +24,15 @@ class Terminal(io.StringIO):
 
 
 def test_only_the_plain_console_and_column_are_used() -> None:
-    """The ways in which rich reads text as markup; a Table or a Text of ours is read by the console
-    that prints it.
+    """Other classes of rich parse text as markup. A Table or Text is parsed by the console that
+    prints it.
     """
     wrong = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [name.name for name in node.names] if isinstance(node, ast.ImportFrom | ast.Import) else []
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if module.partition(".")[0] == "rich" and file != OF_PLAIN_RICH:
+            if module.partition(".")[0] == "rich" and file != PLAIN_RICH:
                 allowed = {
                     "rich": {"box"},
                     "rich.console": {"RenderableType"},
@@ -71,13 +71,13 @@ def test_only_the_plain_console_and_column_are_used() -> None:
         ("bell \x07 C1 \x9b2J back\x08 \x7f", "bell \\x07 C1 \\x9b2J back\\x08 \\x7f"),
     ],
 )
-def test_a_rank_keeps_its_colours_and_no_other_sequence(written: str, shown: str) -> None:
+def test_a_rank_s_output_keeps_only_colour_sequences(written: str, shown: str) -> None:
     assert rank_line(written, Terminal()) == shown
     assert rank_line(written, io.StringIO()) == written
 
 
 @given(st.text(st.sampled_from("\x1b[]P\\m;0?52c\x07\x9b\x9c\x08\r axé\u202e"), max_size=40))
-def test_no_output_steers_a_terminal(text: str) -> None:
+def test_no_output_controls_the_terminal(text: str) -> None:
     for shown in (printable(text, Terminal()), rank_line(text, Terminal())):
         without_colours = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
         assert not set(without_colours) & set("\x1b\x07\x9b\x9c\x08\r\u202e")
@@ -93,6 +93,6 @@ def test_no_output_steers_a_terminal(text: str) -> None:
         (Path("=cmd"), "'=cmd"),
     ],
 )
-def test_names_are_no_formulas_and_numbers_stay_numbers(value: object, cell: str) -> None:
+def test_names_are_not_formulas_and_numbers_do_not_change(value: object, cell: str) -> None:
     _, row = csv.reader(io.StringIO(csv_text(["name", "other"], [{"name": value, "other": 1}]), newline=""))
     assert row == [cell, "1"]

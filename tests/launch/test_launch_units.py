@@ -27,7 +27,7 @@ from hvscale.profiling import library_path, preload_environment
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
-def test_mpirun_gets_its_release_s_options(tmp_path: Path, version: str, mapping: str) -> None:
+def test_mpirun_gets_the_options_of_its_release(tmp_path: Path, version: str, mapping: str) -> None:
     job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
         job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
@@ -46,26 +46,26 @@ def test_flavours_by_name_and_soname() -> None:
         flavours.get("lam")
 
 
-# What each says to MPI_Get_library_version, and what its own program prints.
-OF_MPICH = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\n"
-OF_MPICH_4 = "MPICH Version:    \t4.0.2\nMPICH Device:    \tch4:ofi\n"
-OF_MVAPICH2 = "MVAPICH2 Version      :\t2.3.5\nMVAPICH2 Device       :\tch3:mrail\n"
-OF_MPINAME = "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail\n\nCompilation\n"
-OF_INTEL = "Intel(R) MPI Library 2021.19.0 for Linux* OS\n"
-OF_INTEL_S_LAUNCHER = "Intel(R) MPI Library for Linux* OS, Version 2021.19.0 Build 20260929 (id: 1821d9b)\n"
-OF_OPEN_MPI = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11\n"
+# Results of MPI_Get_library_version, and output of each library's version program.
+MPICH_TEXT = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\n"
+MPICH_4_TEXT = "MPICH Version:    \t4.0.2\nMPICH Device:    \tch4:ofi\n"
+MVAPICH2_TEXT = "MVAPICH2 Version      :\t2.3.5\nMVAPICH2 Device       :\tch3:mrail\n"
+MPINAME_TEXT = "MVAPICH2-GDR 2.3.7 Sun Apr 10 22:00:00 EST 2022 ch3:mrail\n\nCompilation\n"
+INTEL_TEXT = "Intel(R) MPI Library 2021.19.0 for Linux* OS\n"
+INTEL_LAUNCHER_TEXT = "Intel(R) MPI Library for Linux* OS, Version 2021.19.0 Build 20260929 (id: 1821d9b)\n"
+OPEN_MPI_TEXT = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11\n"
 
 
 @pytest.mark.parametrize(
     ("text", "described"),
     [
-        (OF_MPICH, "mpich 5.0.2"),
-        (OF_MPICH_4, "mpich 4.0.2"),
-        (OF_MVAPICH2, "mvapich2 2.3.5"),
-        (OF_MPINAME, "mvapich2 2.3.7-GDR"),
-        (OF_INTEL, "intelmpi 2021.19.0"),
-        (OF_INTEL_S_LAUNCHER, "intelmpi 2021.19.0"),
-        (OF_OPEN_MPI, "openmpi 5.0.11"),
+        (MPICH_TEXT, "mpich 5.0.2"),
+        (MPICH_4_TEXT, "mpich 4.0.2"),
+        (MVAPICH2_TEXT, "mvapich2 2.3.5"),
+        (MPINAME_TEXT, "mvapich2 2.3.7-GDR"),
+        (INTEL_TEXT, "intelmpi 2021.19.0"),
+        (INTEL_LAUNCHER_TEXT, "intelmpi 2021.19.0"),
+        (OPEN_MPI_TEXT, "openmpi 5.0.11"),
         ("MVAPICH Version: 4.0\n", "unknown (MVAPICH Version: 4.0)"),
     ],
 )
@@ -76,20 +76,20 @@ def test_libraries_with_one_soname_are_recognized_by_their_version_text(text: st
 
 
 def test_transports_are_read_from_the_build_information() -> None:
-    assert mpich.transports_in(OF_MPICH) == ["ucx", "ofi"]
-    assert mpich.transports_in(OF_MPICH_4) == ["ofi"]
+    assert mpich.transports_in(MPICH_TEXT) == ["ucx", "ofi"]
+    assert mpich.transports_in(MPICH_4_TEXT) == ["ofi"]
     assert mpich.transports_in("MPICH Device: ch3:nemesis\n") == []
-    assert mvapich2.device_in(OF_MPINAME) == "ch3:mrail"
+    assert mvapich2.device_in(MPINAME_TEXT) == "ch3:mrail"
 
 
 @pytest.mark.parametrize("has_them", [True, False])
 def test_large_counts_in_the_launcher_s_library(tmp_path: Path, has_them: bool) -> None:
-    mpich = made_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast_c" if has_them else "PMPI_Bcast")
+    mpich = create_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast_c" if has_them else "PMPI_Bcast")
     assert has_large_counts([str(tmp_path / "program")], {}, mpich) is has_them
 
 
 def test_large_counts_in_the_dynamic_linker_s_path(tmp_path: Path) -> None:
-    made_mpi(tmp_path, "libmpich.so.12", "PMPI_Bcast_c")  # Debian's name
+    create_mpi(tmp_path, "libmpich.so.12", "PMPI_Bcast_c")  # Debian's name
     elsewhere = Library(flavour="mpich", version="4.0.2", launcher="/nowhere/bin/mpiexec.hydra")
     command = [str(tmp_path / "program")]
     assert has_large_counts(command, {"LD_LIBRARY_PATH": str(tmp_path / "lib")}, elsewhere)
@@ -100,7 +100,7 @@ def test_no_large_counts_without_mpi() -> None:
     assert not has_large_counts(["program"], {}, Library(flavour="gloo", version="0.28.1"))
 
 
-def made_mpi(prefix: Path, soname: str, function: str) -> Library:
+def create_mpi(prefix: Path, soname: str, function: str) -> Library:
     """An installation whose libmpi has one function."""
     library = prefix / "lib" / soname
     library.parent.mkdir()
@@ -113,14 +113,12 @@ def made_mpi(prefix: Path, soname: str, function: str) -> Library:
 def test_the_profiler_is_preloaded_into_ranks_only_and_mounted_into_containers(
     tmp_path: Path, large_counts: bool
 ) -> None:
-    """What is preloaded is the same in every placement: rank.py puts it into the command's
-    environment, from run.json.
-    """
+    """All placements preload the same: rank.py copies LD_PRELOAD from run.json to the command."""
     library = library_path(large_counts)
     preload = preload_environment(RunFolder(tmp_path), {"LD_PRELOAD": "/opt/theirs.so"}, large_counts=large_counts)
     assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
-    behind = init_marker.environment(tmp_path, preload)["LD_PRELOAD"]
-    assert behind.endswith(f"/{init_marker.LIBRARY}:{library}:/opt/theirs.so")
+    with_marker = init_marker.environment(tmp_path, preload)["LD_PRELOAD"]
+    assert with_marker.endswith(f"/{init_marker.LIBRARY}:{library}:/opt/theirs.so")
     folders = mounts.read_only_folders([sys.executable], {}, None)
     assert any(library.is_relative_to(folder) for folder in folders)
 
@@ -176,9 +174,9 @@ def test_env_values_arrive_unchanged(variables: dict[str, str]) -> None:
 def test_secrets_are_not_recorded() -> None:
     hidden = ("WANDB_API_KEY", "DATABASE_URL", "PGPASS", "HVSCALE_OWN", "UCX_KEY", "HOROVODISH", "PATH")
     shown = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0", "HYDRA_BINDING": "none"}
-    asked = [f"{name}={value}" for name, value in {**dict.fromkeys(hidden, "s3cret"), **shown}.items()]
+    requests = [f"{name}={value}" for name, value in {**dict.fromkeys(hidden, "s3cret"), **shown}.items()]
     recorded = [*hidden, *(f"{name}={value}" for name, value in shown.items())]
-    assert environment.recordable_requests(asked) == recorded
+    assert environment.recordable_requests(requests) == recorded
     assert environment.recordable_requests(["PGPASS=s3cret", "NCCL_DEBUG=INFO"]) == ["PGPASS", "NCCL_DEBUG=INFO"]
 
 
@@ -195,11 +193,11 @@ def test_last_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) 
 )
 @example([b"x" * PIECE_BYTES, b"\r", b"end"], [PIECE_BYTES + 1])
 @example([b"x" * (PIECE_BYTES + 1), b"\r", b"end"], [PIECE_BYTES + 1])
-def test_shown_lines_do_not_depend_on_the_polls(
+def test_shown_lines_do_not_depend_on_when_the_log_is_polled(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], cuts: list[int]
 ) -> None:
-    """In several polls or in one; only lines that are too long come in pieces, of which the
-    characters stay whole.
+    """The lines are the same for any number of polls. Only overlong lines are split, and never
+    inside a character.
     """
     run = RunFolder(tmp_path_factory.mktemp("run"))
     run.logs.mkdir()
@@ -218,7 +216,7 @@ def test_shown_lines_do_not_depend_on_the_polls(
     assert max(map(len, shown), default=0) <= 2 * PIECE_BYTES
 
 
-def test_last_lines_of_a_long_and_of_a_missing_log(tmp_path: Path) -> None:
+def test_last_lines_of_a_missing_log_and_of_long_lines(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
     assert last_lines(log) == []
     log.write_text("x" * 1_000_000 + "\n" + "end\n")
@@ -241,25 +239,25 @@ def test_run_folder_names_are_unique(tmp_path: Path) -> None:
     assert default_run_path(["python", "/home/me/train me.py", "--lr", "1"], tmp_path) != first
 
 
-def test_an_agent_is_not_written_through_a_link(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
-    (tmp_path / "agent").symlink_to(precious)
+def test_writing_an_agent_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
+    existing = tmp_path / "existing"
+    existing.write_text("mine")
+    (tmp_path / "agent").symlink_to(existing)
     agent = Nodes((Node("here", 1),)).write_agent(tmp_path)
-    assert precious.read_text() == "mine"
+    assert existing.read_text() == "mine"
     assert stat.S_IMODE(agent.lstat().st_mode) == 0o700
     assert subprocess.run([agent, "here", "exit 7"]).returncode == 7
 
 
 def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
     show = ["grep", "SigIgn", "/proc/self/status"]
-    order = json.dumps({"program": show, "environment": dict(os.environ), "directory": "/"})
+    command = json.dumps({"program": show, "environment": dict(os.environ), "directory": "/"})
     default = ["env", "--default-signal", sys.executable, "-I", "-S", remote_start.__file__]
     with subprocess.Popen(default, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdin is not None
         assert agent.stdout is not None
-        agent.stdin.write(order + "\n")
-        agent.stdin.flush()  # its end would kill the program
+        agent.stdin.write(command + "\n")
+        agent.stdin.flush()  # closing stdin would kill the program
         ignored = int(agent.stdout.read().split()[1], 16)
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
 
@@ -267,9 +265,11 @@ def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
 @pytest.mark.parametrize(
     ("name", "soname", "is_given"), [("libmpi.so.40", "libmpi.so.40", True), ("libmpich.so.12", "libmpi.so.12", False)]
 )
-def test_mpi4py_gets_a_distribution_s_library(tmp_path: Path, name: str, soname: str, is_given: bool) -> None:
-    """It lies beside no launcher; a program beside the launcher is linked to it. mpi4py cannot use
-    one of another name than the usual.
+def test_mpi4py_gets_the_library_of_a_linux_distribution(
+    tmp_path: Path, name: str, soname: str, is_given: bool
+) -> None:
+    """The library is not next to the launcher, but a program there is linked to it. mpi4py cannot
+    use a library with an unusual name.
     """
     folder = tmp_path / "lib" / "of-this-machine"
     (tmp_path / "bin").mkdir()

@@ -13,10 +13,10 @@ from hvscale.launch import environment, flavours, placements
 from hvscale.launch.flavours import RankVariables
 
 PACKAGE = Path(hvscale.__file__).parent
-# The same word with another meaning, by file.
+# Uses of the same word with another meaning, by file.
 OTHER_MEANINGS = {
-    "bench/collectives/backends/__init__.py": {"host"},  # memory that messages lie in
-    "bench/collectives/backends/horovod.py": {"gloo"},  # Horovod's word for what carries its messages
+    "bench/collectives/backends/__init__.py": {"host"},  # the memory of messages
+    "bench/collectives/backends/horovod.py": {"gloo"},  # Horovod's name for its transport
     "bench/collectives/backends/mpi.py": {"host"},
     "bench/collectives/backends/torch_distributed.py": {"gloo"},  # a back end of torch.distributed
     "bench/collectives/controller.py": {"host"},
@@ -49,8 +49,7 @@ def test_names_of_flavours_and_placements_appear_only_in_their_own_files() -> No
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE).as_posix()
         allowed = set().union(*(known.get(path, set()) for known in ALLOWED))
-        # A knob library, a table's format and what belongs to one placement bear the name in the
-        # file's own.
+        # Files of a knob library, of a table format and of a single placement start with the name.
         allowed |= {name for name in names if file.stem.lstrip("_").startswith(name.partition(":")[0])}
         found += [f"{path}:{line}: {text!r}" for line, text in literals(file) if text in names - allowed]
     assert found == []
@@ -97,7 +96,7 @@ def test_the_help_names_every_flavour_and_placement() -> None:
 
 
 def test_the_nccl_plugin_knows_every_launcher_s_variables() -> None:
-    """It runs in programs that hvscale did not start, too, and reads no Python."""
+    """The C code has a copy, because it also runs in programs that hvscale did not start."""
     sources = Path(__file__).parents[2].glob("native/nccl_plugin/*.c")
     text = "".join(source.read_text() for source in sources)
     for one in flavours.all_rank_variables():

@@ -67,36 +67,36 @@ options = st.builds(
 )
 
 
-def parsed(words: list[str]) -> tuple[LaunchOptions, list[str]]:
-    """The options and the command that `hvscale launch` reads from its words."""
+def parse_arguments(words: list[str]) -> tuple[LaunchOptions, list[str]]:
+    """The options and the command that `hvscale launch` parses from its arguments."""
     context = LAUNCH.make_context("launch", list(words))
     command = list(context.params["command"])
     return LaunchOptions.of(**LAUNCH.take_values(context)), command
 
 
 @given(options)
-def test_options_round_trip_through_json(asked: LaunchOptions) -> None:
-    for one in (asked, asked.recorded()):
+def test_options_round_trip_through_json(original: LaunchOptions) -> None:
+    for one in (original, original.recorded()):
         assert LaunchOptions.model_validate_json(one.model_dump_json()) == one
 
 
 @given(options)
-def test_options_round_trip_through_a_command_line(asked: LaunchOptions) -> None:
-    words = [word for part in asked.command_line() for word in part]
-    assert parsed([*words, "--", "true"]) == (asked, ["true"])
+def test_options_round_trip_through_a_command_line(original: LaunchOptions) -> None:
+    words = [word for part in original.command_line() for word in part]
+    assert parse_arguments([*words, "--", "true"]) == (original, ["true"])
 
 
 @given(options, st.lists(texts, min_size=1))
-def test_options_round_trip_through_a_job_script(asked: LaunchOptions, command: list[str]) -> None:
-    script = _slurm_job.job_script("launch", command, asked, Path("/runs/job"))
+def test_options_round_trip_through_a_job_script(original: LaunchOptions, command: list[str]) -> None:
+    script = _slurm_job.job_script("launch", command, original, Path("/runs/job"))
     _, verb, *words = shlex.split(script.rpartition("\nexec ")[2])
-    env = tuple(one if has_public_value(one.partition("=")[0]) else one.partition("=")[0] for one in asked.env)
-    inside = asked.replace(env=env, run=Path("/runs/job"), placement=PlacementOptions(placement="slurm"))
-    assert (verb, *parsed(words)) == ("launch", inside, command)
+    env = tuple(one if has_public_value(one.partition("=")[0]) else one.partition("=")[0] for one in original.env)
+    inside = original.replace(env=env, run=Path("/runs/job"), placement=PlacementOptions(placement="slurm"))
+    assert (verb, *parse_arguments(words)) == ("launch", inside, command)
 
 
 def test_each_option_has_one_name() -> None:
-    """The key in a document is the option without its dashes, for each of them."""
+    """The key in a document is the option without its dashes."""
     given = {option.name: option for option in LAUNCH.params if option.name in OPTIONS}
     assert list(given) == list(OPTIONS)
     for name, option in given.items():
@@ -112,25 +112,25 @@ def example(name: str) -> object:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_study_s_document_has_the_options_as_launch(document: Any) -> None:
+def test_the_options_in_a_study_s_document_are_under_the_key_launch(document: Any) -> None:
     fields = document.model_fields
     assert fields["launch"].annotation in (LaunchOptions, dict[str, LaunchOptions])
     assert not {"settings", "env", "environment", "transport_name", "knobs"} & fields.keys()
 
 
-def test_run_json_has_the_options_as_launch() -> None:
+def test_the_options_in_run_json_are_under_the_key_launch() -> None:
     fields = RunRecord.model_fields
     assert "launch" in fields
     assert not {"settings", "env", "settings_asked", "knobs"} & fields.keys()
 
 
-def test_documents_hold_no_secrets_and_no_run_folder() -> None:
-    asked = LaunchOptions(np=2, env=("PGPASS=s3cret", "NCCL_DEBUG=INFO"), run=Path("job"))
-    assert asked.recorded().model_dump() == {"np": 2, "env": ["PGPASS", "NCCL_DEBUG=INFO"]}
+def test_documents_contain_no_secrets_and_no_run_folder() -> None:
+    requested = LaunchOptions(np=2, env=("PGPASS=s3cret", "NCCL_DEBUG=INFO"), run=Path("job"))
+    assert requested.recorded().model_dump() == {"np": 2, "env": ["PGPASS", "NCCL_DEBUG=INFO"]}
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"np": 0}, "--np 0: "),
         ({"ranks_per_container": 0}, "--ranks-per-container 0: "),
@@ -138,11 +138,11 @@ def test_documents_hold_no_secrets_and_no_run_folder() -> None:
         ({"transport_name": "ucx"}, "--transport-name ucx: "),
     ],
 )
-def test_an_invalid_value_is_a_one_line_error(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError) as refused:
+def test_an_invalid_value_is_a_one_line_error(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as error:
         LaunchOptions.of(**values)
-    assert str(refused.value).startswith(said)
-    assert "\n" not in str(refused.value)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
 
 
 def test_replacing_an_unknown_field_is_an_error() -> None:

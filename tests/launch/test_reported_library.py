@@ -1,4 +1,4 @@
-"""The MPI library that ranks report: which of two is reported, valid reports, and mismatches."""
+"""The MPI library that ranks report: processes with two libraries, invalid reports, mismatches."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ int PMPI_Get_library_version(char *text, int *length)
 }
 """
 CALLER = "int MPI_Init(int *, char ***); int start(void) { return MPI_Init(0, 0); }"
-# As Python does with extension modules: nothing of what they bring is visible to others.
+# Like Python with extension modules: the libraries' symbols are not visible to each other.
 LOADS_TWO = """
 #include <dlfcn.h>
 int main(int argc, char **argv)
@@ -45,8 +45,8 @@ def compiled(folder: Path, name: str, source: str, *words: str | Path) -> Path:
 
 
 @pytest.fixture
-def with_two_libraries(tmp_path: Path) -> list[Path]:
-    """A program that has loaded two MPI libraries, and starts the second one, 2.0."""
+def program_with_two_libraries(tmp_path: Path) -> list[Path]:
+    """A program that loads two MPI libraries and initializes the second, version 2.0."""
     callers = []
     for version in ("1.0", "2.0"):
         shared = ("-shared", "-fPIC")
@@ -55,20 +55,20 @@ def with_two_libraries(tmp_path: Path) -> list[Path]:
     return [compiled(tmp_path, "loads-two", LOADS_TWO, "-ldl"), *callers]
 
 
-@pytest.mark.parametrize("behind", [[], [library_path()]], ids=["alone", "before hvprof"])
-def test_a_process_with_two_libraries_reports_the_one_it_starts(
-    with_two_libraries: list[Path], tmp_path: Path, behind: list[Path]
+@pytest.mark.parametrize("preloaded_after", [[], [library_path()]], ids=["alone", "before hvprof"])
+def test_a_process_with_two_libraries_reports_the_initialized_one(
+    program_with_two_libraries: list[Path], tmp_path: Path, preloaded_after: list[Path]
 ) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    preload = ":".join(map(str, [built_library("libhvinit-marker.so"), *behind]))
+    preload = ":".join(map(str, [built_library("libhvinit-marker.so"), *preloaded_after]))
     environment = {
         "LD_PRELOAD": preload,
         "HVSCALE_INIT_MARKER": str(ranks / "rank-00000"),
         "HVPROF_DIRECTORY": str(tmp_path),
     }
     done = subprocess.run(
-        with_two_libraries, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
+        program_with_two_libraries, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
     )
     assert done.stdout == "started 2.0\n", done.stderr
     reported = LibraryReports(tmp_path, 1).new()
@@ -78,9 +78,9 @@ def test_a_process_with_two_libraries_reports_the_one_it_starts(
     assert not list(ranks.glob("*writing*"))
 
 
-def test_a_rank_that_cannot_write_still_runs(with_two_libraries: list[Path], tmp_path: Path) -> None:
+def test_a_rank_that_cannot_write_its_report_continues(program_with_two_libraries: list[Path], tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, with_two_libraries)]
+    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, program_with_two_libraries)]
     for stem in (tmp_path / "ranks" / "rank-00000", tmp_path / "nowhere" / "rank-00000"):
         environment = {
             "LD_PRELOAD": str(built_library("libhvinit-marker.so")),
@@ -91,7 +91,7 @@ def test_a_rank_that_cannot_write_still_runs(with_two_libraries: list[Path], tmp
     assert LibraryReports(tmp_path, 1).new(ended=True) is None
 
 
-def test_files_that_are_no_report_are_ignored(tmp_path: Path) -> None:
+def test_files_that_are_not_reports_are_ignored(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
 
@@ -118,11 +118,11 @@ def test_files_that_are_no_report_are_ignored(tmp_path: Path) -> None:
     ]
 
 
-def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> RunRecord:
+def record_of(requested: tuple[str, str], *reported: tuple[str, str, list[int]]) -> RunRecord:
     return RunRecord(
         command=["true"],
         np=4,
-        library=Library(flavour=asked[0], version=asked[1], transport="auto"),
+        library=Library(flavour=requested[0], version=requested[1], transport="auto"),
         libraries_reported=[
             ReportedLibrary(
                 flavour=flavour, version=version, text="CRAY MPICH 8\nmore", file="/opt/libmpi.so", ranks=ranks
@@ -136,7 +136,7 @@ def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "reported"),
+    ("requested", "reported"),
     [
         (("openmpi", "5.0.11"), ("openmpi", "5.0.11")),
         (("openmpi", "5.0.11"), ("openmpi", "v5.0.11")),
@@ -145,15 +145,15 @@ def record_of(asked: tuple[str, str], *reported: tuple[str, str, list[int]]) -> 
         (("mpich", "4.3.0b1"), ("mpich", "4.3.0b1")),
     ],
 )
-def test_two_spellings_of_a_version_are_equal(asked: tuple[str, str], reported: tuple[str, str]) -> None:
-    record = record_of(asked, (*reported, [0, 1, 2, 3]))
+def test_two_spellings_of_a_version_are_equal(requested: tuple[str, str], reported: tuple[str, str]) -> None:
+    record = record_of(requested, (*reported, [0, 1, 2, 3]))
     assert record.library_difference is None
     assert record.measured_library == record.library
     require_requested_library(record)
 
 
 @pytest.mark.parametrize(
-    ("asked", "reported", "words", "measured"),
+    ("requested", "reported", "words", "measured"),
     [
         (
             ("mvapich2", "2.3.7"),
@@ -183,9 +183,9 @@ def test_two_spellings_of_a_version_are_equal(asked: tuple[str, str], reported: 
     ],
 )
 def test_a_mismatch_names_both(
-    asked: tuple[str, str], reported: list[tuple[str, str, list[int]]], words: str, measured: str
+    requested: tuple[str, str], reported: list[tuple[str, str, list[int]]], words: str, measured: str
 ) -> None:
-    record = record_of(asked, *reported)
+    record = record_of(requested, *reported)
     assert record.library_difference == words
     assert record.measured_library.name == measured
     with pytest.raises(UntrustedError) as raised:

@@ -12,7 +12,7 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.models.cost import model_rows
 
-OWN = """
+USER_MODULE = """
 from torch import nn
 
 def small(num_classes=10, width=4):
@@ -30,10 +30,10 @@ def no_module(num_classes=3):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with a different name for each test, because Python imports a name once."""
     name = f"own_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
-    (tmp_path / f"{name}.py").write_text(OWN)
+    (tmp_path / f"{name}.py").write_text(USER_MODULE)
     monkeypatch.chdir(tmp_path)
     return name
 
@@ -63,12 +63,12 @@ def test_torchvision_model_with_another_number_of_classes() -> None:
         models.build("squeezenet1_1", scale=2)
 
 
-def test_user_function(own: str) -> None:
-    assert models.find(f"{own}:small").task == "classification"
-    assert models.build(f"{own}:small", num_classes=5)(torch.zeros(1, 3, 8, 8)).shape == (1, 5)
-    assert models.find(f"{own}:enlarger").task == "super-resolution"
-    assert models.build(f"{own}:enlarger", scale=3)(torch.zeros(1, 3, 8, 8)).shape == (1, 3, 24, 24)
-    (row,) = model_rows(f"{own}:small")
+def test_user_function(user_module: str) -> None:
+    assert models.find(f"{user_module}:small").task == "classification"
+    assert models.build(f"{user_module}:small", num_classes=5)(torch.zeros(1, 3, 8, 8)).shape == (1, 5)
+    assert models.find(f"{user_module}:enlarger").task == "super-resolution"
+    assert models.build(f"{user_module}:enlarger", scale=3)(torch.zeros(1, 3, 8, 8)).shape == (1, 3, 24, 24)
+    (row,) = model_rows(f"{user_module}:small")
     assert row.parameters == 4 * 27 + 4 + 4 * 10 + 10
 
 
@@ -80,9 +80,9 @@ def test_user_function(own: str) -> None:
         ("no_module", r"returned a str, not a torch\.nn\.Module"),
     ],
 )
-def test_function_that_makes_no_model(own: str, function: str, message: str) -> None:
+def test_function_that_makes_no_model(user_module: str, function: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        models.build(f"{own}:{function}")
+        models.build(f"{user_module}:{function}")
 
 
 def test_unknown_name_suggests_torchvision_models_too() -> None:

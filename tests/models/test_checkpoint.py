@@ -35,7 +35,7 @@ def test_load_copies_everything(tmp_path: Path) -> None:
     assert equal(source, target)
 
 
-def test_weights_of_another_scale_are_refused_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_weights_of_another_scale_are_rejected_and_nothing_is_copied(tmp_path: Path) -> None:
     target = small(scale=4)
     before = {key: value.clone() for key, value in target.state_dict().items()}
     with pytest.raises(RequestError, match=r"does not fit the model: tail\.0\.2\.bias is missing"):

@@ -104,7 +104,7 @@ def test_mean_shift_is_frozen_and_exact_under_autocast() -> None:
         ("edsr", {"n_feats": 0}, "EDSR needs at least one residual block and one feature map, not 32 and 0"),
     ],
 )
-def test_invalid_request_is_one_clear_line(name: str, options: dict[str, int], message: str) -> None:
+def test_invalid_request_gives_a_one_line_error(name: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         models.build(name, **options)
     assert str(caught.value) == message

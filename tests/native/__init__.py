@@ -18,8 +18,8 @@ def sources(*folders: str) -> list[str]:
 
 def sanitizer_runtime(name: str) -> Path:
     """The path of a sanitizer's runtime, such as libasan.so; skips the test without it."""
-    asked = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=False)
-    found = Path(asked.stdout.strip())
+    located = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=False)
+    found = Path(located.stdout.strip())
     if not found.is_absolute():
         pytest.skip(f"the C compiler has no {name}")
     return found.resolve()

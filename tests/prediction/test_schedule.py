@@ -1,4 +1,4 @@
-"""A rank's schedule, from recordings made by hand."""
+"""A rank's schedule, from synthetic recordings."""
 
 from itertools import islice
 
@@ -15,7 +15,7 @@ def tensor(name: str, group: str | None = None) -> GradientTensor:
 
 
 def step(number: int, enqueued: list[float], waits: list[tuple[int, float, float]], tensors: list[int]) -> GradientStep:
-    """`waits`: after how many enqueues, begin, and seconds inside synchronize()."""
+    """Each of `waits`: number of enqueues before it, start, and seconds inside synchronize()."""
     positions = np.array([position for position, _, _ in waits])
     begins, blocked = np.array([begin for _, begin, _ in waits]), np.array([seconds for *_, seconds in waits])
     handles = np.diff(positions, prepend=0)
@@ -32,56 +32,56 @@ def job(*ranks: tuple[list[GradientTensor], list[GradientStep]]) -> JobGradients
     return JobGradients(made, [one.number for one in ranks[0][1]], 0, [])
 
 
-TWO = [tensor("a"), tensor("b")]
-AT_THE_END = [step(number, [0.1, 0.2 + 0.01 * number], [(2, 0.3, 0.5)], [0, 1]) for number in range(1, 5)]
+TWO_TENSORS = [tensor("a"), tensor("b")]
+WAIT_AT_THE_END = [step(number, [0.1, 0.2 + 0.01 * number], [(2, 0.3, 0.5)], [0, 1]) for number in range(1, 5)]
 
 
-def test_a_wait_starts_the_clock_anew() -> None:
-    (first,) = islice(RankSchedule(job((TWO, AT_THE_END[:1])), 0), 1)
+def test_compute_time_after_a_wait_starts_at_its_end() -> None:
+    (first,) = islice(RankSchedule(job((TWO_TENSORS, WAIT_AT_THE_END[:1])), 0), 1)
     assert first.actions == [Enqueue(0.1, (0,)), Enqueue(0.2 + 0.01, (1,)), Wait(0.3, 2)]
-    assert first.compute_seconds == pytest.approx(0.2)  # a step of 1 s, of which 0.8 s pass until the wait's end
+    assert first.compute_seconds == pytest.approx(0.2)  # the step takes 1 s, and the wait ends after 0.8 s
 
 
-def test_all_reduces_one_by_one_keep_the_time_between_them() -> None:
+def test_alternating_all_reduces_and_waits_keep_their_gaps() -> None:
     by_hand = step(1, [0.125, 0.5], [(1, 0.25, 0.125), (2, 0.625, 0.125)], [0, 1])
-    (first,) = islice(RankSchedule(job((TWO, [by_hand])), 0), 1)
+    (first,) = islice(RankSchedule(job((TWO_TENSORS, [by_hand])), 0), 1)
     expected = [Enqueue(0.125, (0,)), Wait(0.25, 1), Enqueue(0.125, (1,)), Wait(0.25, 1)]
     assert first.actions == expected
     assert first.compute_seconds == 0.25
 
 
-def test_a_group_is_enqueued_at_once() -> None:
+def test_a_group_is_enqueued_together() -> None:
     tensors = [tensor("g[0]", "g"), tensor("g[1]", "g"), tensor("a")]
     one = step(1, [0.1, 0.1, 0.2], [(3, 0.3, 0.1)], [0, 1, 2])
     (first,) = islice(RankSchedule(job((tensors, [one])), 0), 1)
     assert first.actions[:2] == [Enqueue(0.1, (0, 1)), Enqueue(0.2, (2,))]
 
 
-def test_tensors_are_numbered_alike_where_a_rank_describes_them_in_another_order() -> None:
+def test_tensor_numbers_agree_if_ranks_describe_tensors_in_different_orders() -> None:
     other = [step(number, [0.1, 0.2], [(2, 0.3, 0.5)], [0, 1]) for number in range(1, 5)]
-    gradients = job((TWO, AT_THE_END), ([TWO[1], TWO[0]], other))
+    gradients = job((TWO_TENSORS, WAIT_AT_THE_END), ([TWO_TENSORS[1], TWO_TENSORS[0]], other))
     (first,) = islice(RankSchedule(gradients, 1), 1)
     assert first.actions[:2] == [Enqueue(0.1, (1,)), Enqueue(0.2, (0,))]
 
 
-def test_the_recorded_ranks_begin_at_the_first_step_and_repeat_it_after_the_last() -> None:
-    steps = list(islice(RankSchedule(job((TWO, AT_THE_END)), 0), 6))
+def test_recorded_ranks_start_at_the_first_step_and_repeat_all_steps() -> None:
+    steps = list(islice(RankSchedule(job((TWO_TENSORS, WAIT_AT_THE_END)), 0), 6))
     assert [one.actions[1].seconds for one in steps] == pytest.approx([0.21, 0.22, 0.23, 0.24, 0.21, 0.22])
 
 
-def test_more_ranks_begin_elsewhere_and_always_in_the_same_place() -> None:
-    gradients = job((TWO, AT_THE_END))
+def test_additional_ranks_start_at_different_but_fixed_steps() -> None:
+    gradients = job((TWO_TENSORS, WAIT_AT_THE_END))
     starts = [RankSchedule(gradients, rank).first for rank in range(64)]
     assert starts[0] == 0
     assert starts == [RankSchedule(gradients, rank).first for rank in range(64)]
     assert set(starts) == {0, 1, 2, 3}
-    # The first ranks of a larger replay do what those of a smaller one do.
+    # A rank has the same start in replays of any size.
     assert RankSchedule(gradients, 5).first == starts[5]
 
 
 def test_times_are_never_negative() -> None:
     """An enqueue may return after the next wait began, in another thread."""
     odd = step(1, [0.5, 0.1], [(2, 0.05, 0.9)], [0, 1])
-    (first,) = islice(RankSchedule(job((TWO, [odd])), 0), 1)
+    (first,) = islice(RankSchedule(job((TWO_TENSORS, [odd])), 0), 1)
     assert all(action.seconds >= 0 for action in first.actions)
     assert first.compute_seconds >= 0

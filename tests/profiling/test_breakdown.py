@@ -106,7 +106,7 @@ def test_edges_use_powers_of_1024() -> None:
 @pytest.mark.parametrize(
     "text", ["", "study,1K", "1K,1K", "4M,1K", "0", "-1", "1.5K", "1T", "1K,,2K", "9" * 18 + "G", "k"]
 )
-def test_invalid_bins_are_one_line(text: str) -> None:
+def test_invalid_bins_give_a_one_line_error(text: str) -> None:
     with pytest.raises(RequestError, match="--bins") as caught:
         parse_bins(text)
     assert "\n" not in str(caught.value)

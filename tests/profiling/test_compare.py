@@ -200,10 +200,10 @@ OTHER_WORK: dict[str, tuple[Callable[[], ProfiledRun], str]] = {
 
 @pytest.mark.parametrize("what", OTHER_WORK)
 def test_different_work_is_rejected_with_the_difference(what: str) -> None:
-    make, said = OTHER_WORK[what]
-    with pytest.raises(RequestError, match=f"did different work: .*({said})") as refused:
+    make, difference = OTHER_WORK[what]
+    with pytest.raises(RequestError, match=f"did different work: .*({difference})") as error:
         compared(recorded(), make())
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_different_calls_are_rejected_without_horovod() -> None:

@@ -1,6 +1,4 @@
-"""What explains a table: from profile files made by hand, as the command's document and in its
-terminal.
-"""
+"""The explanation of a breakdown, as a document and in the terminal, from synthetic profiles."""
 
 import json
 from typing import Any
@@ -101,7 +99,7 @@ def test_the_document_has_the_measurement_of_the_program(run: RunFolder) -> None
     assert found.basis == "measured"
     assert found.mean_share_at_least == pytest.approx(0.2)
     run.steps.write_text("nonsense\n")
-    # The marks are still used; without them the damage is the reason.
+    # The marks in the profiles are still used. Without marks, the damaged file is the reason.
     damaged = explained_breakdown(run).exposed_communication
     assert damaged is not None
     assert damaged.basis == "calls"
@@ -172,12 +170,12 @@ def test_the_terminal_output(hvscale: Run, run: RunFolder) -> None:
     text = hvscale("breakdown", run.path, COLUMNS="80").stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for said in (
+    for expected in (
         "last rank to arrive, of 50 collectives; the ranks read one clock",
         "exposed communication: 20 to 25 % of a step",
         "64, 1024, 8192 buffers",
     ):
-        assert said in text
+        assert expected in text
     assert "last rank to arrive" not in hvscale("breakdown", run.path, "--no-explain").stdout
     skipped = hvscale("breakdown", run.path, "--no-explain", "--json")
     assert skipped.stderr == ""

@@ -1,4 +1,4 @@
-"""The reader of recorded gradients, before files that are whole, cut or damaged."""
+"""Reading recorded gradients from complete, truncated and damaged files."""
 
 import json
 import tempfile
@@ -66,7 +66,7 @@ def job(folder: Path, *ranks: bytes) -> RunFolder:
     return run
 
 
-def test_a_whole_file_gives_seconds_after_each_steps_start() -> None:
+def test_times_are_seconds_since_the_start_of_a_step() -> None:
     found = read(WHOLE)
     assert found.warning is None
     assert [(one.name, one.bytes) for one in found.tensors] == [("a", 16), ("b", 36)]
@@ -77,7 +77,7 @@ def test_a_whole_file_gives_seconds_after_each_steps_start() -> None:
 
 
 @given(st.integers(len(FRAMES[0]), len(WHOLE)))
-def test_a_cut_file_keeps_its_whole_steps_and_says_so(length: int) -> None:
+def test_a_truncated_file_keeps_its_complete_steps_with_a_warning(length: int) -> None:
     found = read(WHOLE[:length])
     ends = [sum(map(len, FRAMES[: 4 + number])) for number in range(5)]
     whole = sum(end <= length for end in ends)
@@ -88,7 +88,7 @@ def test_a_cut_file_keeps_its_whole_steps_and_says_so(length: int) -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_a_damaged_byte_costs_at_most_what_follows_it(position: int, change: int) -> None:
+def test_a_damaged_byte_loses_only_the_steps_from_there_on(position: int, change: int) -> None:
     content = bytearray(WHOLE)
     content[position] ^= change
     try:
@@ -102,30 +102,30 @@ def test_a_damaged_byte_costs_at_most_what_follows_it(position: int, change: int
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"STEP", b"TNSR", b"HEAD", b"????"]))
-def test_a_frame_of_anything_ends_the_recording(payload: bytes, kind: bytes) -> None:
-    """Its check is right, so whoever wrote it meant it."""
+def test_a_frame_of_arbitrary_content_keeps_the_steps_before_it(payload: bytes, kind: bytes) -> None:
+    """The checksum of the frame is correct, its content is arbitrary."""
     found = read(WHOLE + frame(kind, payload))
     assert len(found.steps) == 5
 
 
-def test_a_file_of_another_version_says_which_one_reads_it() -> None:
+def test_another_format_version_is_rejected() -> None:
     with pytest.raises(RequestError, match="has format version 2, and this hvscale reads version 1"):
         read(header(version=2))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 500, frame(b"HEAD", MAGIC + b"{}"), header(size=0), header(rank=-1)])
-def test_a_file_without_a_recording_is_refused(content: bytes) -> None:
+def test_a_file_without_a_valid_header_is_rejected(content: bytes) -> None:
     with pytest.raises(RequestError, match="damaged"):
         read(content)
 
 
-def test_a_job_needs_two_whole_steps(tmp_path: Path) -> None:
+def test_a_job_needs_two_complete_steps(tmp_path: Path) -> None:
     one = header() + tensor("a") + step(0, [0])
     with pytest.raises(RequestError, match="must train for at least three steps"):
         read_job_gradients(job(tmp_path, one, one))
 
 
-def test_ranks_with_other_tensors_disagree(tmp_path: Path) -> None:
+def test_ranks_with_different_tensors_are_rejected(tmp_path: Path) -> None:
     def rank(number: int, name: str) -> bytes:
         return header(rank=number) + tensor(name) + b"".join(step(count, [0]) for count in range(4))
 
@@ -133,20 +133,20 @@ def test_ranks_with_other_tensors_disagree(tmp_path: Path) -> None:
         read_job_gradients(job(tmp_path, rank(0, "a"), rank(1, "b")))
 
 
-def test_ranks_of_jobs_of_other_sizes_are_refused(tmp_path: Path) -> None:
+def test_ranks_of_jobs_of_different_sizes_are_rejected(tmp_path: Path) -> None:
     other = WHOLE.replace(FRAMES[0], header(rank=1, size=3))
     with pytest.raises(RequestError, match="jobs of 2 and 3 ranks"):
         read_job_gradients(job(tmp_path, WHOLE, other))
 
 
-def test_a_damaged_rank_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     found = read_job_gradients(job(tmp_path, WHOLE, b"nothing"))
     assert (len(found.ranks), found.size, found.numbers) == (1, 2, [1, 2, 3, 4])
     assert "gradients-00001.hvg is not a recording of gradients" in found.warnings[0]
 
 
-def test_times_stand_by_rank_step_and_tensor(tmp_path: Path) -> None:
-    """Rank 1 enqueues in the other order."""
+def test_times_are_indexed_by_rank_step_and_tensor(tmp_path: Path) -> None:
+    """Rank 1 enqueues the tensors in a different order."""
     other = header(rank=1) + tensor("b", 9) + tensor("a") + b"".join(step(number, [0, 1]) for number in range(5))
     found = read_job_gradients(job(tmp_path, WHOLE, other))
     assert [one.name for one in found.tensors] == ["a", "b"]

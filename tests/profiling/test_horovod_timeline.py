@@ -153,14 +153,14 @@ MICROSECONDS = {
 TENSORS = 5
 
 
-def phases_of(text: str, **asked: str) -> HorovodPhases:
+def phases_of(text: str, **variables: str) -> HorovodPhases:
     timeline, _ = read(text)
-    found = horovod_phases(timeline.horovod_messages(2), record(asked))
+    found = horovod_phases(timeline.horovod_messages(2), record(variables))
     assert found is not None
     return found
 
 
-def record(asked: dict[str, str]) -> RunRecord:
+def record(variables: dict[str, str]) -> RunRecord:
     return RunRecord(
         command=["program"],
         np=2,
@@ -168,7 +168,7 @@ def record(asked: dict[str, str]) -> RunRecord:
         host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
         working_directory="/",
         started_at=datetime.now(UTC),
-        launch={"env": [f"{name}={value}" for name, value in asked.items()]},
+        launch={"env": [f"{name}={value}" for name, value in variables.items()]},
     )
 
 

@@ -44,7 +44,7 @@ ORIGINAL_TOTALS = totals_of(synthetic.counters(synthetic.records(COUNT)))
 WITHOUT_ONE_CALL = [totals_of(synthetic.counters(np.delete(synthetic.records(COUNT), index))) for index in range(COUNT)]
 
 
-def test_a_whole_file() -> None:
+def test_a_complete_file() -> None:
     profile, found = read(WHOLE)
     assert found == synthetic.records(COUNT).tolist()
     assert (profile.warnings, profile.overwritten) == ([], 0)
@@ -70,12 +70,12 @@ def test_the_layout_equals_that_in_c(tmp_path: Path) -> None:
         ["cc", "-std=c11", "-I", str(NATIVE / "hvprof"), "-o", str(tmp_path / "layout"), str(program)], check=True
     )
     printed = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
-    ours = [*(HEADER.fields[name][1] for name in HEADER.names), HEADER.itemsize]  # type: ignore[index,union-attr]
-    ours += [*(COMMUNICATOR.fields[name][1] for name in COMMUNICATOR.names), COMMUNICATOR.itemsize]  # type: ignore[index,union-attr]
-    ours += [*(COUNTER.fields[name][1] for name in COUNTER.names), COUNTER.itemsize]  # type: ignore[index,union-attr]
-    ours += [*(RECORD.fields[name][1] for name in RECORD.names), RECORD.itemsize]  # type: ignore[index,union-attr]
-    ours.append(RECORDS_START)
-    assert [int(word) for word in printed.split()] == ours
+    python_layout = [*(HEADER.fields[name][1] for name in HEADER.names), HEADER.itemsize]  # type: ignore[index,union-attr]
+    python_layout += [*(COMMUNICATOR.fields[name][1] for name in COMMUNICATOR.names), COMMUNICATOR.itemsize]  # type: ignore[index,union-attr]
+    python_layout += [*(COUNTER.fields[name][1] for name in COUNTER.names), COUNTER.itemsize]  # type: ignore[index,union-attr]
+    python_layout += [*(RECORD.fields[name][1] for name in RECORD.names), RECORD.itemsize]  # type: ignore[index,union-attr]
+    python_layout.append(RECORDS_START)
+    assert [int(word) for word in printed.split()] == python_layout
 
 
 @settings(max_examples=200)

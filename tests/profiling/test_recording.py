@@ -244,7 +244,7 @@ def test_concurrent_non_blocking_collectives_in_many_threads(any_mpi: Mpi, make_
     for communicator in range(4):
         own = events.communicator == communicator
         assert np.sort(events.ordinal[own]).tolist() == list(range(8 * 200))
-        # The n-th collective has the n-th size, in whatever order they completed.
+        # The n-th collective has the n-th size, regardless of the order of completion.
         assert (events.bytes[own] == (1 + events.ordinal[own] % 8) * INT).all()
 
 

@@ -48,7 +48,7 @@ def test_one_run() -> None:
     result = {"images_per_second": 123.4, "psnr_db": 30.5, "bicubic_psnr_db": 30.0, "holdout": "flower"}
     page = render([view(result)], parse_bins("study"))
     shown = texts(page)
-    for said in (
+    for expected in (
         "100 ms",
         "123.4",
         "30.50 dB",
@@ -56,7 +56,7 @@ def test_one_run() -> None:
         f"mean of {STEPS} steps",
         "exposed communication",
     ):
-        assert said in shown
+        assert expected in shown
     assert "Late ranks" not in shown
     drawn = figures(page)
     assert set(drawn) == {"seconds", "calls", "timeline-0", "exposed-0"}
@@ -82,8 +82,8 @@ def test_horovods_phases_are_shown_for_the_run_that_has_them() -> None:
     shown = texts(page)
     assert "Horovod's activity, after" in shown
     assert "Horovod's activity, before" not in shown
-    for said in ("60 ms", "Fusion buffer of 128 MiB: filled to 50 % (mean)", "mean 5.33, maximum 12"):
-        assert said in shown
+    for expected in ("60 ms", "Fusion buffer of 128 MiB: filled to 50 % (mean)", "mean 5.33, maximum 12"):
+        assert expected in shown
     drawn = figures(page)
     assert "phases-0" not in drawn
     assert [trace["name"] for trace in drawn["phases-1"]["data"]] == [
@@ -177,9 +177,9 @@ def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:
 
 def test_only_the_last_messages_are_kept_with_a_note(tmp_path: Path) -> None:
     run = recorded()
-    said = trace_profiled_run(run, tmp_path / "trace.json", last=4 * NP)
-    assert said is not None
-    assert "the last 8 messages" in said
+    note = trace_profiled_run(run, tmp_path / "trace.json", last=4 * NP)
+    assert note is not None
+    assert "the last 8 messages" in note
     _, events = trace(tmp_path / "trace.json")
     assert len([event for event in events["X"] if event["cat"] != "step"]) == 4 * NP
     assert events["X"][0]["name"] == f"step {STEPS}"

@@ -99,8 +99,8 @@ def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: li
 
 
 def test_leak_sanitizer_finds_no_leak_in_hvprof(open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str) -> None:
-    """Leaks in Open MPI show that leak detection works. Leaks in hvprof are those that lines of its
-    sources allocated.
+    """Leaks in Open MPI show that leak detection works. A leak is hvprof's if hvprof's
+    sources allocated the memory.
     """
     options = {
         # With frame pointers the stacks would end inside Open MPI.

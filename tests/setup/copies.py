@@ -22,7 +22,7 @@ def copy_clone(folder: Path) -> Path:
 
 
 def link_tools(folder: Path) -> Path:
-    """Make a folder of links to the tools, to be the whole PATH; tests remove or replace some."""
+    """Make a folder of links to the tools, for use as PATH; tests remove or replace some."""
     folder.mkdir()
     for name in TOOLS:
         found = shutil.which(name)

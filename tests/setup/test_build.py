@@ -73,10 +73,10 @@ def processes_using(folder: Path) -> list[str]:
 def test_interrupted_build_leaves_no_files(copy: Path, cache: Path, number: signal.Signals) -> None:
     process = start_build(copy, cache)
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "interrupted" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    assert "interrupted" in output.splitlines()[-1]
+    assert "Traceback" not in output
     assert unfinished_builds(cache) == []
     assert processes_using(cache) == []
 

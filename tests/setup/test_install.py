@@ -74,7 +74,7 @@ def test_missing_python_headers_are_found_before_the_build(copy: Path, cache: Pa
     assert_error(run_setup(copy, setup_environment(cache, PATH=str(tools))), "apt install python3-dev", "python3-devel")
 
 
-def test_old_python_gets_one_line(copy: Path) -> None:
+def test_old_python_gives_a_one_line_error(copy: Path) -> None:
     as_python_3_9 = "import runpy, sys; sys.version_info = (3, 9, 18); sys.argv = sys.argv[1:]; "
     run_main = "runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", as_python_3_9 + run_main, str(copy / "setup" / "install.py")]
@@ -106,7 +106,7 @@ def test_make_passes_the_chosen_python(copy: Path, cache: Path, tmp_path: Path) 
     assert done.stdout.strip() == "run: setup/install.py --mpi openmpi"
 
 
-def test_no_network_is_one_line(copy: Path, cache: Path, tmp_path: Path) -> None:
+def test_no_network_gives_a_one_line_error(copy: Path, cache: Path, tmp_path: Path) -> None:
     unreachable = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0"}
     link_private_uv(cache)
     done = run_setup(copy, setup_environment(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable))

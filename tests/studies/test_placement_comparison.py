@@ -18,7 +18,7 @@ from hvscale.studies.comparison.placements import (
 )
 from hvscale.studies.comparison.study import RepeatedRun
 
-T_OF_TWO_DEGREES = 4.302652729911275  # leaves 5 % outside
+STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
 
 
 def launch(**options: Any) -> LaunchOptions:
@@ -49,10 +49,10 @@ def test_overhead_is_computed_within_rounds() -> None:
     base, row = document("seconds", [*host], [*other]).rows
     logs = [math.log(after / before) for before, after in zip(host, other, strict=True)]
     mean = sum(logs) / 3
-    reach = T_OF_TWO_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
+    half_width = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in logs) / 2 / 3)
     assert row.overhead_percent == pytest.approx(100 * (math.exp(mean) - 1))
-    assert row.overhead_percent_low == pytest.approx(100 * (math.exp(mean - reach) - 1))
-    assert row.overhead_percent_high == pytest.approx(100 * (math.exp(mean + reach) - 1))
+    assert row.overhead_percent_low == pytest.approx(100 * (math.exp(mean - half_width) - 1))
+    assert row.overhead_percent_high == pytest.approx(100 * (math.exp(mean + half_width) - 1))
     assert row.verdict == "slower"
     assert (base.overhead_percent, base.verdict, base.throughput) == (None, None, None)
     assert base.seconds == pytest.approx(24 ** (1 / 3))
@@ -66,7 +66,7 @@ def test_overhead_is_computed_within_rounds() -> None:
         ("throughput", [10, 12, 14], [12.5, 15, 17.5], -20, "faster"),
         ("seconds", [1, 2, 4], [2, 2, 2], 0, "no difference"),
         ("seconds", [2], [3], 50, "unknown"),
-        # Only rounds that both finished count.
+        # Only rounds in which both runs finished count.
         ("seconds", [1, None, 1], [3, 100, None], 200, "unknown"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_failed_baseline_leaves_the_other_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "said"),
+    ("names", "options", "message"),
     [
         (["host"], {}, "host: name two placements or more, each once, of docker:node"),
         (["host", "ssh", "host"], {}, "host,ssh,host: name two"),
@@ -98,17 +98,17 @@ def test_a_failed_baseline_leaves_the_other_rows() -> None:
         (["host", "ssh"], {}, "--placement ssh needs hosts"),
     ],
 )
-def test_a_wrong_request_is_refused_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: list[str], options: dict[str, Any], said: str
+def test_an_invalid_request_is_rejected_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: list[str], options: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         placement_study(names, ["true"], repeats=1, metric=None, bins="study", options=launch(**options))
     assert not list(tmp_path.iterdir())
 
 
-def test_an_option_goes_only_to_the_placements_that_support_it() -> None:
+def test_an_option_is_passed_only_to_placements_that_support_it() -> None:
     study = placement_study(
         ["host", "ssh"], ["true"], repeats=1, metric=None, bins="study", options=launch(hosts="a:1,b:1")
     )

@@ -15,8 +15,8 @@ from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.evaluate import evaluate_trained
 from tests.trainer.conftest import Ranks
 
-# It sees only the mean of each colour channel, which is enough to distinguish the classes.
-OWN = """
+# The model sees only the mean of each colour channel, which is enough to distinguish the classes.
+OWN_MODEL = """
 from torch import nn
 def colours(num_classes=3):
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
@@ -36,7 +36,7 @@ def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 pixels = random.integers(0, 90, (24, 30, 3), dtype=np.uint8)
                 pixels[..., channel] += 150
                 Image.fromarray(pixels).save(folder / f"{number}.JPEG")
-    (tmp_path / "own_colours.py").write_text(OWN)
+    (tmp_path / "own_colours.py").write_text(OWN_MODEL)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "colours"
 

@@ -19,10 +19,10 @@ from hvscale.trainer.ranks import Ranks
 
 
 def test_psnr_equals_the_formula_and_torchmetrics() -> None:
-    truth = np.full((40, 50, 3), 100, dtype=np.uint8)
-    ours = truth + np.uint8(3)
-    ours[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels
-    assert psnr_db(ours, truth, div2k_measure(2)) == pytest.approx(20 * math.log10(255 / 3))
+    reference = np.full((40, 50, 3), 100, dtype=np.uint8)
+    image = reference + np.uint8(3)
+    image[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels
+    assert psnr_db(image, reference, div2k_measure(2)) == pytest.approx(20 * math.log10(255 / 3))
     random = np.random.default_rng(1)
     a, b = (random.integers(0, 256, (40, 50, 3), dtype=np.uint8) for _ in range(2))
     inner = [torch.from_numpy(pixels[10:-10, 10:-10].astype(np.float64)) for pixels in (a, b)]
@@ -102,7 +102,7 @@ def test_throughput_excludes_warm_up_steps() -> None:
         ({"seconds": 5}, "--steps and --seconds exclude each other: choose one"),
     ],
 )
-def test_invalid_option_is_one_clear_line(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_gives_a_one_line_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         config(**options)
     assert str(caught.value) == message

@@ -61,8 +61,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], subproc
     @functools.cache
     def start(number: int) -> subprocess.CompletedProcess[str]:
         folder = tmp_path_factory.mktemp("flags")
-        asked = [{"steps": 4, "learning_rate": 0.01, **options} for options in STARTS[number][1]]
-        return run_on_two_ranks(folder, "flags.py", json.dumps(asked), make_photos(folder / "photos"))
+        option_sets = [{"steps": 4, "learning_rate": 0.01, **options} for options in STARTS[number][1]]
+        return run_on_two_ranks(folder, "flags.py", json.dumps(option_sets), make_photos(folder / "photos"))
 
     return start
 
@@ -104,7 +104,7 @@ def test_bf16_allreduce(hvscale: Run, mpi: str, np: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"use_adasum": True, "clip_norm": 1.0}, "leave out --clip-norm"),
         ({"use_adasum": True, "allreduce_groups": 2}, "leave out --allreduce-groups"),
@@ -115,8 +115,8 @@ def test_bf16_allreduce(hvscale: Run, mpi: str, np: int) -> None:
         ({"batches_per_allreduce": 0}, "--batches-per-allreduce 0"),
     ],
 )
-def test_options_that_exclude_each_other(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_incompatible_options_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         TrainConfig.of(steps=1, **options)
 
 

@@ -26,14 +26,14 @@ os.execv(words[0], [*words, *more])
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--batch-size", "4"), "--batch-size is 4 on rank 1 and 2 on rank 0: start all ranks with the same options"),
         (("--n-feats", "16"), "--n-feats is 16 on rank 1 and 8 on rank 0: start all ranks with the same options"),
         (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
     ],
 )
-def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
     (tmp_path / "wrapper.py").write_text(WRAPPER)
     words = [*LAUNCHERS["openmpi"], sys.executable, "wrapper.py", *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -41,7 +41,7 @@ def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tupl
         list(map(str, words)), cwd=tmp_path, env={**os.environ, **root}, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count(f"hvscale: {said}") == 1
+    assert done.stderr.count(f"hvscale: {message}") == 1
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "job").exists()
 

@@ -17,11 +17,11 @@ from hvscale.trainer.loggers.logger_process import NewSteps
 from hvscale.trainer.steps_file import STEPS_SCHEMA, StepRecord, StepsFile, keep_steps, parse_step_record
 
 STEPS = 6
-# As the trainer writes them; `seconds` names the line.
-MADE = [
+# Like the trainer's steps; `seconds` identifies the line.
+STEP_REPORTS = [
     StepRecord(step, 9, 32, 0.1 * step, None if step == 3 else 0.5 / step, 1e-4, 0.001, 0.02) for step in range(1, 7)
 ]
-LINES = [json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}).encode() + b"\n" for step in MADE]
+LINES = [json.dumps({"schema": STEPS_SCHEMA, **asdict(step)}).encode() + b"\n" for step in STEP_REPORTS]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_one_wrong_byte_damages_only_the_lines_it_touches(run: RunFolder, place:
     run.steps.write_bytes(damaged)
     first = whole[:place].count(b"\n")
     touched = {first, first + 1} if whole[place : place + 1] == b"\n" else {first}
-    expected = {step.seconds for number, step in enumerate(MADE) if number not in touched}
+    expected = {step.seconds for number, step in enumerate(STEP_REPORTS) if number not in touched}
 
     log = read_step_log(run)
     assert log is not None
@@ -89,7 +89,7 @@ def test_incomplete_last_line_does_not_merge_with_the_next_one(tmp_path: Path) -
     file = tmp_path / "steps.jsonl"
     file.write_bytes(b"".join(LINES)[:-30])
     with StepsFile(file, after=5) as steps:
-        steps.write(MADE[5])
+        steps.write(STEP_REPORTS[5])
     assert file.read_bytes() == b"".join(LINES)
     file.write_bytes(b"".join(LINES)[:-1])
     assert keep_steps(file, STEPS) is None

@@ -1,7 +1,7 @@
-"""In a rank: every collective of a back end, with every type, in and out of place, in one start.
-Rank 0 prints a line of JSON for each.
+"""Runs in a rank: measures every collective of a back end with every type, in and out of place.
 
-Arguments: the back end, then the elements of a block, in one size or more.
+Rank 0 prints a line of JSON for each. Arguments: the back end, then one or more block sizes in
+elements.
 """
 
 import json

@@ -1,4 +1,7 @@
-/* Every algorithm x root x type x count x chunk and depth, on several communicators, with messages of the program's own under way. */
+/*
+ * Broadcasts with every algorithm, root, type, count, chunk and depth on several communicators,
+ * while other messages of the program are in flight.
+ */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stddef.h>
@@ -28,7 +31,7 @@ struct mixed {
 
 enum { TYPES = 8 };
 
-/* All have the same bytes in their signature or are used by all ranks alike. */
+/* Each type either has the same signature as its plain type, or all ranks use the same type. */
 static void make_types(MPI_Datatype types[TYPES], MPI_Datatype plain[TYPES], int per_element[TYPES])
 {
     MPI_Datatype resized;
@@ -56,7 +59,7 @@ static void make_types(MPI_Datatype types[TYPES], MPI_Datatype plain[TYPES], int
     }
 }
 
-/* What the library's own broadcast gives in `expected`, ours must give in `buffer`: holes untouched, too. */
+/* Compares hvscale's broadcast with the library's: equal data, including untouched holes. */
 static void try(MPI_Comm communicator, const char *algorithm, int root, int t, MPI_Datatype type, MPI_Datatype plain, int per_element,
                 int count, uint64_t chunk, int depth, int radix)
 {
@@ -66,13 +69,13 @@ static void try(MPI_Comm communicator, const char *algorithm, int root, int t, M
     MPI_Comm_size(communicator, &size);
     for (int i = 0; i < MOST_BYTES; i++)
         buffer[i] = expected[i] = (char)(i * 31 + rank * 7 + alike);
-    /* Some ranks describe the same data by another type. */
+    /* Some ranks describe the same data with another type. */
     if (rank % 2 == 1 && rank != root) {
         type = plain;
         count *= per_element;
     }
     PMPI_Bcast(expected, count, type, root, communicator);
-    /* Under way while we broadcast, on the same communicator and with every tag that we might use. */
+    /* In flight during the broadcast, on the same communicator; the receive matches any tag. */
     int sent[2] = {rank, calls}, got[2] = {-1, -1};
     MPI_Request requests[2];
     MPI_Irecv(got, 2, MPI_INT, (rank + size - 1) % size, MPI_ANY_TAG, communicator, &requests[0]);
@@ -107,7 +110,7 @@ static void try_all(MPI_Comm communicator)
                     for (int w = 0; w < 4; w++)
                         try(communicator, algorithms[a], root, t, types[t], plain[t], per_element[t], counts[c], ways[w].chunk,
                             ways[w].depth, ways[w].radix);
-    /* A byte at a time, and none. */
+    /* Chunks of one byte, and an empty message. */
     for (int a = 0; a < 4; a++)
         for (int count = 0; count <= 17; count += 17)
             try(communicator, algorithms[a], size - 1, 4, types[4], plain[4], per_element[4], count, 1, 5, 2);
@@ -134,7 +137,7 @@ int main(int argc, char **argv)
     MPI_Comm_dup(MPI_COMM_SELF, &alone);
     try_all(alone);
     MPI_Comm_free(&alone);
-    /* Many communicators, each with a broadcast: what one leaves behind would add up. */
+    /* One broadcast on each of many communicators: leaked resources would accumulate. */
     for (int i = 0; i < 200; i++) {
         MPI_Comm one;
         int number = rank == i % size ? i : -1;

@@ -1,4 +1,4 @@
-/* MPI_Bcast as a program calls it; which algorithm each takes, the decision table and the test say. */
+/* Calls MPI_Bcast as any program does; the test's decision table selects the algorithms. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void threads(void)
         MPI_Comm_free(&own[i]);
 }
 
-/* The library's own words, by the communicator's own handler. */
+/* An invalid root is reported by the library, through the communicator's error handler. */
 static void wrong_root(void)
 {
     int value = 0, class = MPI_SUCCESS;
@@ -79,7 +79,10 @@ static void two_groups(void)
     MPI_Comm_free(&half);
 }
 
-/* Others wait in the broadcast for a rank that first waits for a message of theirs, which is too large to be sent without them. */
+/*
+ * The root receives large messages before it broadcasts. The other ranks are already waiting in the
+ * broadcast, which must progress their sends.
+ */
 static void progress(void)
 {
     enum { MANY = 1 << 20 };
@@ -103,7 +106,7 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    /* A collective that is under way when the communicator is first looked at. */
+    /* A non-blocking collective is in flight when hvscale first uses the communicator. */
     MPI_Ibcast(&under_way, 1, MPI_INT, 0, MPI_COMM_WORLD, &request);
     for (int root = 0; root < size; root++)
         for (int bytes = 0; bytes <= 1000000; bytes = bytes * 10 + 1)

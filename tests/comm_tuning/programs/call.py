@@ -1,4 +1,4 @@
-"""The broadcast as a call, from a program that knows mpi4py."""
+"""Calls hvscale's broadcast with mpi4py."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ communicator = MPI.COMM_WORLD
 rank, size = communicator.rank, communicator.size
 
 
-def refused(wrong: type[Exception], **choice: Any) -> bool:
+def raises(error: type[Exception], **choice: Any) -> bool:
     try:
         broadcast(np.zeros(4), **choice)
-    except wrong:
+    except error:
         return True
     return False
 
@@ -31,10 +31,10 @@ for algorithm in ("flat", "chain", "k-nomial", "two-level", "library"):
         assert (table == np.array([root, rank, rank])).all()
         column.Free()
 broadcast(bytearray(0))
-assert refused(RequestError, algorithm="odd")
-assert refused(RequestError, chunk=0)
-assert refused(RequestError, chunk=-1)
-assert refused(RequestError, depth=0)
-assert refused(RequestError, algorithm="two-level", chunk=1 << 22)
-assert refused(MPI.Exception, root=size)
+assert raises(RequestError, algorithm="odd")
+assert raises(RequestError, chunk=0)
+assert raises(RequestError, chunk=-1)
+assert raises(RequestError, depth=0)
+assert raises(RequestError, algorithm="two-level", chunk=1 << 22)
+assert raises(MPI.Exception, root=size)
 print("fine")

@@ -1,4 +1,7 @@
-/* More bytes than an int counts: of a type that repeats another, and of one with holes whose single element is that large. */
+/*
+ * Messages of more bytes than an int can count: many elements of one type, and a type with holes of
+ * which a single element is that large.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <mpi.h>
@@ -16,7 +19,10 @@ typedef int (*broadcast_function)(void *, int64_t, uintptr_t, int, uintptr_t, co
 static broadcast_function broadcast;
 static int rank, failures;
 
-/* All blocks but the last are the same memory: the ranks hold little, and what comes to a wrong place is missing in the last. */
+/*
+ * All blocks but the last share the same memory, to save memory. Data written to a wrong place is
+ * missing in the last block.
+ */
 static char *make_memory(size_t stride)
 {
     char *memory = mmap(NULL, BLOCKS * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

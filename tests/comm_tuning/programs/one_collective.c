@@ -1,6 +1,10 @@
-/* One collective of so many bytes over all ranks: `one_collective OPERATION BYTES`; of a gather and an all-gather those of all ranks together.
+/*
+ * one_collective OPERATION BYTES: makes one collective over all ranks. For a gather and an
+ * all-gather, BYTES is the total of all ranks.
  *
- * An all-reduce adds numbers whose sum depends on which are added first, and rank 0 prints each sum that it has: that tells the algorithm. */
+ * An all-reduce adds numbers whose sum depends on the order of the additions. Rank 0 prints the
+ * distinct sums, which identify the algorithm.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Starts and ends, and sends nothing. */
+/* Initializes and finalizes MPI without sending a message. */
 #include <mpi.h>
 
 int main(int argc, char **argv)

@@ -13,7 +13,7 @@ int main(int argc, char **argv)
     MPI_Datatype bytes[] = {MPI_BYTE};
     MPI_Request request;
     MPI_Comm self = MPI_COMM_SELF;
-    char *data = malloc((size_t)many + 8); /* hardly touched */
+    char *data = malloc((size_t)many + 8); /* few pages are touched */
     MPI_Bcast_c(data, many, MPI_BYTE, 0, self);
     MPI_Ibcast_c(data, 2 * many, MPI_BYTE, 0, self, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);

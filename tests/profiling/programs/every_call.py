@@ -72,7 +72,7 @@ def collectives() -> list[tuple[str, MPI.Comm, tuple[Any, ...]]]:
 
 
 def between_two_groups() -> list[tuple[str, MPI.Comm, tuple[Any, ...]]]:
-    """All ranks but the last on one side, the last one on the other."""
+    """An intercommunicator: all ranks but the last in one group, the last in the other."""
     last = rank == size - 1
     group: Any = world.Split(last, rank)
     both = group.Create_intercomm(0, world, 0 if last else size - 1)

@@ -66,7 +66,7 @@ static void in_one_group(MPI_Comm comm)
     MPI_Alltoallv(ints, counts, displacements, MPI_INT, more_ints, other_counts, other_displacements, MPI_INT, comm);
     expect(more_ints[0] == displacements[rank], "alltoallv");
 
-    /* What an odd rank sends is double, what an even rank sends is int. */
+    /* Odd ranks send doubles, even ranks send ints. */
     MPI_Datatype sent[16], received[16];
     for (int i = 0; i < size; i++) {
         sent[i] = rank % 2 ? MPI_DOUBLE : MPI_INT;
@@ -99,7 +99,7 @@ static void in_one_group(MPI_Comm comm)
     MPI_Type_free(&three);
 }
 
-/* All ranks but the last on one side, the last one on the other. */
+/* An intercommunicator: all ranks but the last in one group, the last in the other. */
 static void between_two_groups(void)
 {
     MPI_Comm group, both;

@@ -1,5 +1,5 @@
-"""Starts children after the rank's first message, as a data loader does: a forked one, which uses
-MPI, and an executed one.
+"""Starts child processes after the rank's first message, like a data loader: a forked one that uses
+MPI, and one that executes another program.
 """
 
 import os

@@ -1,4 +1,7 @@
-/* Makes one all-reduce on each of many communicators, whose bytes identify it. Marks two steps. */
+/*
+ * Makes one all-reduce on each of many communicators; its size identifies the communicator. Marks
+ * two steps.
+ */
 #include <mpi.h>
 
 static int rank, size;
@@ -26,7 +29,7 @@ int main(int argc, char **argv)
     mark(MPI_COMM_WORLD, 1);
     MPI_Pcontrol(1);
     MPI_Pcontrol(0);
-    /* Freed in between: the handle is likely to come again. */
+    /* Each is freed before the next is created, so MPI is likely to reuse the handle. */
     for (int which = 2; which < 5; which++) {
         MPI_Comm_dup(MPI_COMM_WORLD, &made);
         mark_and_free(made, which);
@@ -47,7 +50,7 @@ int main(int argc, char **argv)
     MPI_Group_excl(world, 1, &one, &first);
     MPI_Comm_create(MPI_COMM_WORLD, first, &made);
     mark_and_free(made, 10);
-    /* Only its members know that it is made: the ranks count differently afterwards. */
+    /* Only its members create it, so the ranks' numbers of communicators differ from here on. */
     if (rank != 1) {
         MPI_Comm_create_group(MPI_COMM_WORLD, first, 3, &made);
         mark_and_free(made, 11);
@@ -63,7 +66,7 @@ int main(int argc, char **argv)
     MPI_Cart_sub(parent, keep, &made);
     mark_and_free(made, 14);
     MPI_Comm_free(&parent);
-    int weights[] = {1}; /* gcc warns of the odd address that MPI_UNWEIGHTED is */
+    int weights[] = {1}; /* gcc warns about the address of MPI_UNWEIGHTED */
     int neighbour = (rank + 1) % size, before = (rank + size - 1) % size;
     MPI_Dist_graph_create_adjacent(
         MPI_COMM_WORLD, 1, &before, weights, 1, &neighbour, weights, MPI_INFO_NULL, 0, &made);

@@ -27,7 +27,7 @@ int main(int count, char **arguments)
                        .algorithm = "AN_ALGORITHM_OF_THE_FUTURE", .protocol = ""},
     });
     table->stop(handle);
-    /* An event that nobody asked for, and handles of calls that are over, do no harm. */
+    /* Events that were not requested, and handles of finished calls, must be ignored. */
     table->stop(handle);
     table->start(context, &handle, &(struct nccl_event_v6){.type = NCCL_KERNEL_CHANNEL, .parent = handle});
     table->record_state(handle, NCCL_KERNEL_CHANNEL_STOP, &(union nccl_state_arguments){.kernel = {1}});

@@ -44,7 +44,7 @@ static void *table;
 #define DIE(...) (fprintf(stderr, __VA_ARGS__), exit(1))
 #define CHECK(call) ((call) == NCCL_SUCCESS ? (void)0 : (void)DIE("%s failed\n", #call))
 
-/* The tables differ only in init and start; the other functions have the same places. */
+/* The tables differ only in init and start; the other functions have the same offsets. */
 static int stop(void *handle)
 {
     return handle == NULL ? NCCL_SUCCESS : ((struct nccl_profiler_v1 *)table)->stop(handle);
@@ -110,7 +110,7 @@ static void *start_call(void *context, void *group, const struct call *c, uint64
         struct nccl_event_v3 event = collective ? COLLECTIVE(v3) : POINT_TO_POINT(v3);
         event.rank = rank;
         *(collective ? &event.collective.communicator : &event.point_to_point.communicator) = communicator;
-        /* NCCL 2.26 tells the most channels that it may take. */
+        /* NCCL 2.26 reports the maximum number of channels of a call. */
         if (collective)
             event.collective.channels = 64;
         CHECK(((struct nccl_profiler_v3 *)table)->start(context, &handle, &event));

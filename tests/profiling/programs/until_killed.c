@@ -11,7 +11,7 @@
 
 enum { MOST = 16 };
 
-static _Atomic long *made; /* in cache lines of their own */
+static _Atomic long *made; /* in separate cache lines */
 static MPI_Comm communicators[MOST];
 
 static void *work(void *argument)

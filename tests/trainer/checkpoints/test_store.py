@@ -1,4 +1,4 @@
-"""Checkpoint files: damage is detected, the newest are kept, and no file is left half written."""
+"""Checkpoint files: damage is detected, the newest are kept, and no incomplete file is left."""
 
 import signal
 import subprocess

@@ -13,12 +13,12 @@ from hvscale.trainer.inference.metrics import Measure, benchmark_measure, compar
 def image_pair() -> tuple[Pixels, Pixels]:
     """A noisy image, and the smooth image without noise."""
     rows, columns = np.mgrid[0:40, 0:52]
-    truth = np.stack([rows * 5, columns * 4, rows + columns], axis=2).astype(np.uint8)
-    noise = np.random.default_rng(1).integers(-9, 10, truth.shape)
-    return np.clip(truth.astype(int) + noise, 0, 255).astype(np.uint8), truth
+    reference = np.stack([rows * 5, columns * 4, rows + columns], axis=2).astype(np.uint8)
+    noise = np.random.default_rng(1).integers(-9, 10, reference.shape)
+    return np.clip(reference.astype(int) + noise, 0, 255).astype(np.uint8), reference
 
 
-def test_conventions_of_the_field() -> None:
+def test_measures_follow_the_conventions_of_the_field() -> None:
     assert div2k_measure(3) == Measure(shave=9, luma=False)
     assert benchmark_measure(3) == Measure(shave=3, luma=True)
 
@@ -26,8 +26,8 @@ def test_conventions_of_the_field() -> None:
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_psnr_equals_the_public_implementation(image_pair: tuple[Pixels, Pixels], scale: int) -> None:
     """Its formula: difference over range, weighted to luma, shaved, squared, averaged."""
-    ours, truth = (torch.from_numpy(image).permute(2, 0, 1)[None].float() for image in image_pair)
-    difference = (ours - truth) / 255
+    noisy, reference = (torch.from_numpy(image).permute(2, 0, 1)[None].float() for image in image_pair)
+    difference = (noisy - reference) / 255
     luma = (difference * torch.tensor([65.738, 129.057, 25.064]).view(1, 3, 1, 1) / 256).sum(dim=1, keepdim=True)
     for found, shave, measure in (
         (difference, scale + 6, div2k_measure(scale)),
@@ -60,7 +60,7 @@ def test_ssim_equals_wang_s_formula(image_pair: tuple[Pixels, Pixels]) -> None:
 def test_ssim_of_rgb_is_the_mean_of_its_channels(image_pair: tuple[Pixels, Pixels]) -> None:
     measure = Measure(0, luma=False)
     grey = [[np.repeat(image[..., channel : channel + 1], 3, axis=2) for image in image_pair] for channel in range(3)]
-    by_channel = [ssim(ours, truth, measure) for ours, truth in grey]
+    by_channel = [ssim(noisy, reference, measure) for noisy, reference in grey]
     assert ssim(*image_pair, measure) == pytest.approx(np.mean(by_channel))
     assert max(by_channel) - min(by_channel) > 0.01
     assert ssim(image_pair[0], image_pair[0], measure) == 1
