@@ -29,7 +29,16 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 # These files change networks, containers and jobs of the whole machine: one runs at a time.
 EXCLUSIVE_FILES = {
     f"tests/system/test_{name}.py"
-    for name in ("compare_placements", "doctor", "placements", "slurm", "ssh_hosts", "tune_places", "written_tables")
+    for name in (
+        "compare_placements",
+        "doctor",
+        "placements",
+        "shared_memory",
+        "slurm",
+        "ssh_hosts",
+        "tune_places",
+        "written_tables",
+    )
 }
 
 # Tests outside tests/system that start ranks or compile C: `make check` skips them.

@@ -94,11 +94,10 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
         start = InitDeadline(run.path, options.np, options.start_timeout)
         supervisor = JobSupervisor(job, flavour, record, run, start, settings_reports, built_with, caught, hooks)
         failure = supervisor.supervise()
-    match record.state:
-        case "interrupted" if caught:
-            raise RunInterruptedError(caught[0], run)
-        case "failed" | "interrupted" if failure is not None:
-            raise failure.error(run)
+    if failure is not None and record.state in ("failed", "interrupted"):
+        raise failure.error(run)
+    if caught:  # also a signal that came after the job's end: a study must not start its next job
+        raise RunInterruptedError(caught[0], run)
     return run
 
 

@@ -36,13 +36,13 @@ def problems_found(hvscale: Run, data: Path, status: int = 2) -> list[tuple[str,
 def test_generated_low_resolution_images_pass_the_check(hvscale: Run, div2k: Path) -> None:
     done = hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2,4")
     assert done.returncode == 0, done.stderr
-    assert "6 images made" in done.stderr
+    assert "made 6 images" in done.stderr
     lr = div2k / "DIV2K_train_LR_bicubic"
     assert sorted(file.name for file in lr.glob("*/*")) == sorted(f"000{n}x{s}.png" for n in (1, 2, 3) for s in (2, 4))
     expected = resize.shrink(np.asarray(Image.open(div2k / "DIV2K_train_HR/0002.png"))[:300, :400], 4)
     assert np.array_equal(np.asarray(Image.open(lr / "X4/0002x4.png")), expected)
     (lr / "X2/0001x2.png").unlink()
-    assert "1 images made" in hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2").stderr
+    assert "made 1 image" in hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2").stderr
     done = hvscale("data", "check", div2k)
     assert (done.returncode, done.stdout.strip()) == (0, "9 images, all good")
 

@@ -374,3 +374,40 @@ def test_horovod_built_for_another_mpi_is_an_error(hvscale: Run, tmp_path: Path)
     damaged = hvscale("launch", "-np", "2", "--", python, "-c", "pass")
     assert damaged.returncode == 2
     assert "is not a valid library" in damaged.stderr
+
+
+SIGNAL_AT_THE_END = """
+import os, signal, threading, time
+from pathlib import Path
+from hvscale.launch.controller import RunInterruptedError, launch
+from hvscale.launch.options import LaunchOptions
+
+def interrupt_when_finished(run):
+    while b'"finished"' not in (run.read_bytes() if run.exists() else b""):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+for number in range(8):
+    folder = Path(f"job-{number}")
+    threading.Thread(target=interrupt_when_finished, args=(folder / "run.json",)).start()
+    try:
+        launch(["true"], LaunchOptions(np=1, run=folder))
+        time.sleep(1)  # the signal may come after the launch
+    except RunInterruptedError as error:
+        print("interrupted", error.exit_status)
+    except KeyboardInterrupt:
+        print("interrupted", 130)
+"""
+
+
+def test_a_signal_at_the_end_of_a_job_is_not_lost(program: Callable[[str], Path], tmp_path: Path) -> None:
+    """A study would otherwise start its next job."""
+    done = subprocess.run(
+        [sys.executable, program(SIGNAL_AT_THE_END)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["interrupted 130"] * 8, done.stderr

@@ -148,7 +148,7 @@ def test_a_missing_preload_library_is_one_warning(tmp_path: Path) -> None:
     done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert "ranks cannot report the MPI library they run on: libnone.so is not in this installation" in warning
+    assert "ranks cannot report the MPI library they run on: libnone.so is missing from this installation" in warning
     needed = subprocess.run(
         [*words, "--start-timeout", "60", "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

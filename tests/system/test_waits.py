@@ -48,7 +48,7 @@ def test_a_signal_interrupts_the_wait_for_a_host(
     launcher.send_signal(number)
     _, stderr = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + number, stderr
-    assert f"ended by {number.name}" in stderr
+    assert f"interrupted by {number.name}" in stderr
     assert run_json(tmp_path / "job")["state"] == "interrupted"
     # On a busy machine killed processes end a moment later.
     wait_until(lambda: processes_below(tmp_path) == [], seconds=20)

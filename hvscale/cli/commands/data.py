@@ -42,7 +42,9 @@ def make_lr(
     folder = output or default_output(hr)
     with image_counter("making") as count_image:
         made, kept = make(hr, folder, sorted({int(each) for each in scales}), count_image)
-    print_message(f"made {made} images in {folder}" + (f", {kept} already existed" if kept else ""))
+    print_message(
+        f"made {made} image{'' if made == 1 else 's'} in {folder}" + (f", {kept} already existed" if kept else "")
+    )
 
 
 @app.command()
