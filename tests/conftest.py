@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,10 @@ needs_mpich = pytest.mark.skipif(
     not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
+# A shell that starts the tests in the background has these ignored, and every command would inherit
+# that and miss the tests' signals.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # These files change networks, containers and jobs of the whole machine: one runs at a time.
 EXCLUSIVE_FILES = {
     f"tests/system/test_{name}.py"

@@ -38,7 +38,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 
 def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert "Traceback" not in done.stderr
-    return [line for line in done.stderr.splitlines() if "warning" in line or "wandb" in line]
+    return [line for line in done.stderr.splitlines() if "warning" in line or "wandb:" in line]
 
 
 def events(run: Path) -> EventAccumulator:
