@@ -189,8 +189,7 @@ class Recorder:
 
     def _write(self, kind: bytes, payload: bytes) -> None:
         if self.written + FRAME.size + len(payload) > MOST_BYTES:
-            self.active = False  # the recording holds the first steps
-            return
+            raise ValueError(f"the file has reached {MOST_BYTES >> 20} MiB")
         data = FRAME.pack(kind, len(payload), zlib.crc32(payload)) + payload
         self.written += len(data)
         while data:
