@@ -1,1 +1,1 @@
-"""Replays a job's communication without its computation."""
+"""Replays a job's communication without its computation, and predicts how far the job scales."""

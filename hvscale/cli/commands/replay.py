@@ -54,7 +54,7 @@ def replay(
     run = RunFolder.open(recorded)
     given = {name for name in OPTIONS if was_given(context, name)}
     if np is None and not given and flavours.launched_place() is not None:
-        from hvscale.prediction.replay_rank import replay_rank
+        from hvscale.prediction.replay.rank import replay_rank
 
         replay_rank(run, steps, "spin" if compute == "spin" else "sleep")
         return

@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from hvscale.prediction.schedule import Enqueue, RankSchedule, Wait
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
 from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header, RankGradients
 

@@ -17,7 +17,7 @@ import torch
 from hvscale import profiling
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.prediction.schedule import Enqueue, RankSchedule, StepSchedule
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
 from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
 from hvscale.profiling.analyze.steps import read_step_log
 

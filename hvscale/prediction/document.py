@@ -1,0 +1,108 @@
+"""What `hvscale predict --json` prints: how a job scales, by number of ranks."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from hvscale.core.documents import VersionedDocument
+
+Source = Literal["measured", "replayed", "predicted", "documented"]
+CONFIDENCE = 0.9  # of all intervals
+
+
+class Loss(BaseModel):
+    """Where the time of a step goes that a single rank would not need: means in seconds.
+
+    The parts add up to the step's time without the computation of the average rank.
+    """
+
+    agreement: float
+    """Ranks agree on which tensors are ready on all of them, and on the cycle's end."""
+    slowest_rank: float
+    """A rank waits for the slowest rank's computation."""
+    wire: float
+    """Messages that no computation hides."""
+    copies: float
+    """Tensors are copied into the fusion buffer and out of it, and nothing hides it."""
+
+
+class MessageSizes(BaseModel):
+    """Fused messages of one range of sizes, in a step."""
+
+    bytes_min: int
+    bytes_max: int | None
+    calls: float
+    bytes: float
+
+
+class PredictedRow(BaseModel):
+    """One number of ranks. Intervals cover `CONFIDENCE`; None where there is none.
+
+    `extrapolation`: np over the largest measured np, at least 1. `speed_up` and
+    `scaling_efficiency` compare with the step of a rank alone that never waits. `images_per_second`:
+    of all ranks together.
+    """
+
+    np: int
+    source: Source
+    extrapolation: float = 1.0
+    step_seconds: float
+    step_seconds_low: float | None = None
+    step_seconds_high: float | None = None
+    speed_up: float
+    scaling_efficiency: float
+    scaling_efficiency_low: float | None = None
+    scaling_efficiency_high: float | None = None
+    exposed_seconds: float
+    exposed_seconds_low: float | None = None
+    exposed_seconds_high: float | None = None
+    images_per_second: float | None = None
+    images_per_second_low: float | None = None
+    images_per_second_high: float | None = None
+    loss: Loss | None = None
+    messages: list[MessageSizes] = []
+
+
+class TimedMessage(BaseModel):
+    """A fused message in the timeline of a step: seconds after the step's start."""
+
+    start: float
+    end: float
+    bytes: int
+    tensors: int
+
+
+class StepTimeline(BaseModel):
+    """One step of the slowest rank.
+
+    `ready`: when each tensor was enqueued, in the order of enqueuing. `agreements`: start and end
+    of each agreement that found tensors; empty where it is unknown.
+    """
+
+    np: int
+    source: Source
+    step_seconds: float
+    ready: list[float]
+    messages: list[TimedMessage]
+    agreements: list[tuple[float, float]] = []
+
+
+class PredictionDocument(VersionedDocument):
+    """The prediction for one job under one set of settings and one network."""
+
+    schema_: Literal["hvscale/predict/1"] = "hvscale/predict/1"
+    runs: list[str]
+    """The recordings."""
+    measured_np: list[int]
+    settings: dict[str, str] = {}
+    """Knobs that the prediction assumes, by name."""
+    network: str
+    """Where the times of messages come from, in words."""
+    compute_seconds: float
+    """The step of a rank alone that never waits: the mean over ranks and steps."""
+    gradient_bytes: int
+    confidence: float = CONFIDENCE
+    warnings: list[str] = []
+    rows: list[PredictedRow] = []
+    timelines: list[StepTimeline] = []
+    """A recorded step beside a predicted one, of the same number of ranks."""

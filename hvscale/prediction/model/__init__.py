@@ -1,0 +1,1 @@
+"""The model: Horovod's scheduling of a job's gradients, with the cost of each collective."""

@@ -1,0 +1,79 @@
+"""What a job computes and sends in a step, as the model needs it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
+from hvscale.profiling.analyze.steps import read_step_log
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A data-parallel job. Its times are computation alone: waits are taken out.
+
+    `names`, `dtypes`, `groups`: of each tensor, in the order of rank 0's first step; a group is
+    None for a tensor on its own. `bytes`: (tensors,). `ready`: (ranks, steps, tensors), seconds from
+    the step's start until the rank enqueues the tensor. `after`: (ranks, steps), seconds from the
+    last wait to the end of the step. `images`: of one rank in one step, None if unknown.
+    """
+
+    name: str
+    names: list[str]
+    dtypes: list[str]
+    groups: list[str | None]
+    bytes: NDArray[np.int64]
+    ready: Seconds
+    after: Seconds
+    images: float | None
+    recorded_np: int
+    settings: dict[str, str]
+    """Environment variables of Horovod that the recorded ranks had."""
+    recorded_seconds: Seconds
+    """(ranks, steps): the recorded steps, with their waits."""
+
+    @property
+    def compute_seconds(self) -> float:
+        """A step without waiting: the mean over ranks and steps."""
+        return float((self.ready.max(axis=2) + self.after).mean())
+
+
+def read_job(run: RunFolder) -> Job:
+    """Read a recorded job. Raises RequestError if the run has no gradients."""
+    gradients = read_job_gradients(run)
+    log = read_step_log(run)
+    images = [] if log is None else log.images[log.images == log.images].tolist()
+    ready, after = computation(gradients)
+    return Job(
+        name=run.path.name,
+        names=[tensor.name for tensor in gradients.tensors],
+        dtypes=[tensor.dtype for tensor in gradients.tensors],
+        groups=[tensor.group for tensor in gradients.tensors],
+        bytes=np.array([tensor.bytes for tensor in gradients.tensors], np.int64),
+        ready=ready,
+        after=after,
+        images=float(np.median(images)) / gradients.size if images else None,
+        recorded_np=gradients.size,
+        settings=dict(gradients.ranks[0].recording.header.settings),
+        recorded_seconds=gradients.seconds,
+    )
+
+
+def computation(gradients: JobGradients) -> tuple[Seconds, Seconds]:
+    """`ready` and `after` of a job: recorded moments, less the waits before them."""
+    ready, after = gradients.enqueued.copy(), gradients.seconds - gradients.blocked
+    for row, rank in enumerate(gradients.ranks):
+        for column, number in enumerate(gradients.numbers):
+            step = rank.steps[number]
+            moments = ready[row, column]
+            for begin, blocked in zip(step.begins.tolist(), step.blocked.tolist(), strict=True):
+                moments[gradients.enqueued[row, column] >= begin + blocked] -= blocked
+    after = np.maximum(after - ready.max(axis=2), 0.0)
+    if not np.isfinite(ready).all():
+        raise RequestError("the recording contains a time that is not a number")
+    return ready, after

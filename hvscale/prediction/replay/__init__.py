@@ -1,0 +1,1 @@
+"""Replay: each rank repeats what a recorded job sends, with real Horovod and no computation."""
