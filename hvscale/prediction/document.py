@@ -39,8 +39,8 @@ class PredictedRow(BaseModel):
     """One number of ranks. Intervals cover `CONFIDENCE`; None where there is none.
 
     `extrapolation`: np over the largest measured np, at least 1. `speed_up` and
-    `scaling_efficiency` compare with the step of a rank alone that never waits. `images_per_second`:
-    of all ranks together.
+    `scaling_efficiency` compare with the step of a rank alone that never waits.
+    `images_per_second`: of all ranks together.
     """
 
     np: int
@@ -61,6 +61,15 @@ class PredictedRow(BaseModel):
     images_per_second_high: float | None = None
     loss: Loss | None = None
     messages: list[MessageSizes] = []
+
+
+class Check(BaseModel):
+    """A measured number of ranks, predicted from the runs on other numbers of ranks."""
+
+    np: int
+    step_seconds: float
+    predicted_seconds: float
+    error_percent: float
 
 
 class TimedMessage(BaseModel):
@@ -104,5 +113,6 @@ class PredictionDocument(VersionedDocument):
     confidence: float = CONFIDENCE
     warnings: list[str] = []
     rows: list[PredictedRow] = []
+    checks: list[Check] = []
     timelines: list[StepTimeline] = []
     """A recorded step beside a predicted one, of the same number of ranks."""

@@ -1,7 +1,7 @@
 """What messages cost: the interface between Horovod's loop and measured or documented networks."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,18 +9,37 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
+class Burst(NamedTuple):
+    """A link that lets `bytes` pass at once after a pause, and refills at `bytes_per_second`."""
+
+    bytes: float
+    bytes_per_second: float
+
+
 class Costs(Protocol):
     """The seconds of what Horovod's background thread does, on np ranks."""
 
-    blocking: bool
-    """MPI and Gloo block the thread until a message is through; NCCL does not."""
-    largest_np: int
-    """The largest measured number of ranks; 0 if nothing was measured."""
-    description: str
-    """Where the figures come from, for people."""
+    @property
+    def blocking(self) -> bool:
+        """MPI and Gloo block the thread until a message is through; NCCL does not."""
+
+    @property
+    def largest_np(self) -> int:
+        """The largest measured number of ranks; 0 if nothing was measured."""
+
+    @property
+    def description(self) -> str:
+        """Where the figures come from, for people."""
+
+    @property
+    def burst(self) -> Burst | None:
+        """What each node's link lets pass at once; None for links of constant speed."""
 
     def message_seconds(self, bytes: Floats, np: int) -> Floats:
-        """All-reduces of so many bytes, of any shape."""
+        """All-reduces of so many bytes, of any shape, on a link without burst left."""
+
+    def sent_bytes(self, bytes: Floats, np: int) -> Floats:
+        """The bytes that a node sends over its link in these all-reduces."""
 
     def agreement_seconds(self, np: int) -> float:
         """One agreement on the tensors that are ready."""

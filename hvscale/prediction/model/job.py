@@ -18,9 +18,9 @@ class Job:
     """A data-parallel job. Its times are computation alone: waits are taken out.
 
     `names`, `dtypes`, `groups`: of each tensor, in the order of rank 0's first step; a group is
-    None for a tensor on its own. `bytes`: (tensors,). `ready`: (ranks, steps, tensors), seconds from
-    the step's start until the rank enqueues the tensor. `after`: (ranks, steps), seconds from the
-    last wait to the end of the step. `images`: of one rank in one step, None if unknown.
+    None for a tensor on its own. `bytes`: (tensors,). `ready`: (ranks, steps, tensors), seconds
+    from the step's start until the rank enqueues the tensor. `after`: (ranks, steps), seconds from
+    the last wait to the end of the step. `images`: of one rank in one step, None if unknown.
     """
 
     name: str

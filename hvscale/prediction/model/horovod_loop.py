@@ -1,0 +1,229 @@
+"""Horovod's background loop, for many independent jobs at once.
+
+A cycle begins `cycle_time` after the one before, or when its messages are through. The ranks agree
+on the tensors that are ready on all of them, fuse these greedily in the order of the first step,
+and all-reduce one fused message after the other (horovod/common: operations.cc RunLoopOnce,
+response_cache.cc, controller.cc FuseResponses; release 0.28.1). MPI and Gloo block the loop
+meanwhile, so that gradients pile up and the next message grows; NCCL's messages are ordered by a
+stream, and the loop goes on.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.prediction.model.computation import Computation, Draw
+from hvscale.prediction.model.costs import Costs, HorovodSettings
+from hvscale.prediction.model.job import Job
+
+Floats = NDArray[np.float64]
+# Horovod rounds the fusion threshold up to a multiple of this (common.h).
+ATOMIC_UNIT = 64
+DOUBLES = 8
+WARM_UP = 2  # steps until the loop's phase no longer depends on the start
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The fused messages of all simulated steps: arrays of one length."""
+
+    bytes: Floats
+    tensors: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One simulated step of one job: seconds after the last result of the step before."""
+
+    ready: Floats
+    agreements: list[tuple[float, float]]
+    messages: list[tuple[float, float, float, int]]
+    """Start, end, bytes, tensors."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Steps of independent jobs: arrays of shape (chains, steps), in seconds.
+
+    `step` is the sum of the others. `compute`: the average rank's. `slowest_rank`: what the slowest
+    takes longer. `agreement`, `wire` and `copies`: what follows the slowest rank's last tensor.
+    """
+
+    step: Floats
+    compute: Floats
+    slowest_rank: Floats
+    agreement: Floats
+    wire: Floats
+    copies: Floats
+    traffic: Traffic
+    timeline: Timeline
+
+    @property
+    def messages_per_step(self) -> float:
+        return len(self.traffic.bytes) / self.step.size
+
+
+def simulate(
+    job: Job, settings: HorovodSettings, costs: Costs, np_: int, *, chains: int = 64, steps: int = 32, seed: int = 0
+) -> Simulation:
+    """Simulate `steps` steps of `chains` independent jobs on `np_` ranks."""
+    generator = np.random.default_rng(seed)
+    loop = Loop(job, settings, costs, np_, chains)
+    computation = Computation(job, np_)
+    parts: list[Floats] = []
+    for number in range(WARM_UP + steps):
+        if number == WARM_UP:
+            loop.traffic.clear()
+        parts.append(loop.step(computation.draw(chains, generator), generator))
+    step, compute, slowest, wire, copies = np.moveaxis(np.array(parts[WARM_UP:]), 0, 2)
+    bytes_, tensors = zip(*loop.traffic, strict=True)
+    return Simulation(
+        step=step,
+        compute=compute,
+        slowest_rank=slowest,
+        agreement=step - compute - slowest - wire - copies,
+        wire=wire,
+        copies=copies,
+        traffic=Traffic(np.concatenate(bytes_), np.concatenate(tensors)),
+        timeline=loop.timeline,
+    )
+
+
+class Units:
+    """What the loop sends together: a tensor, or all tensors of a group."""
+
+    def __init__(self, job: Job) -> None:
+        keys = [group or (number,) for number, group in enumerate(job.groups)]
+        numbers = {key: position for position, key in enumerate(dict.fromkeys(keys))}
+        self.of_tensor = np.array([numbers[key] for key in keys])
+        self.starts = np.argsort(self.of_tensor, kind="stable")
+        self.bytes = np.bincount(self.of_tensor, job.bytes.astype(np.float64)).astype(np.float64)
+        self.tensors: NDArray[np.int64] = np.bincount(self.of_tensor).astype(np.int64)
+        first = [int(np.flatnonzero(self.of_tensor == unit)[0]) for unit in range(len(numbers))]
+        dtypes = [job.dtypes[tensor] for tensor in first]
+        self.by_dtype = [np.array([one == dtype for one in dtypes]) for dtype in dict.fromkeys(dtypes)]
+        self.single = len(numbers) == len(keys)
+
+    def ready(self, tensors: Floats) -> Floats:
+        """(chains, units): when all tensors of a unit are ready."""
+        if self.single:
+            return tensors
+        begins = np.searchsorted(self.of_tensor[self.starts], np.arange(len(self.bytes)))
+        ready: Floats = np.maximum.reduceat(tensors[:, self.starts], begins, axis=1)
+        return ready
+
+
+@dataclass
+class Exposed:
+    """What follows the slowest rank's last tensor: (chains,) seconds."""
+
+    after: Floats
+    wire: Floats = field(init=False)
+    copies: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wire, self.copies = np.zeros_like(self.after), np.zeros_like(self.after)
+
+    def part(self, start: Floats, end: Floats) -> Floats:
+        """How much of each interval is exposed."""
+        part: Floats = np.maximum(end - np.maximum(start, self.after), 0)
+        return part
+
+
+class Loop:
+    """The state of the background loops: seconds, relative to the last result of a step."""
+
+    def __init__(self, job: Job, settings: HorovodSettings, costs: Costs, np_: int, chains: int) -> None:
+        self.np, self.costs, self.units = np_, costs, Units(job)
+        self.cycle = settings.cycle_seconds
+        unit = ATOMIC_UNIT * DOUBLES
+        self.threshold = -(-settings.fusion_bytes // unit) * unit
+        self.agreement = costs.agreement_seconds(np_) if np_ > 1 else 0.0
+        self.tick = np.zeros(chains)  # start of the next cycle
+        self.link_free = np.zeros(chains)  # end of the last message
+        self.burst = np.full(chains, costs.burst.bytes if costs.burst else 0.0)
+        self.traffic: list[tuple[Floats, NDArray[np.int64]]] = []
+        self.timeline = Timeline(np.zeros(0), [], [])
+
+    def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
+        """Simulate a step; return step, compute, slowest rank, wire and copies: (5, chains)."""
+        ready = self.units.ready(drawn.ready)
+        last = drawn.ready.max(axis=1)
+        self.timeline = Timeline(np.sort(drawn.ready[0]), [], [])
+        exposed, end = Exposed(last), last.copy()
+        if self.np > 1:
+            self._all_reduce(ready, exposed, end, generator)
+        for state in (self.tick, self.link_free):
+            state -= end
+        return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies])
+
+    def _all_reduce(self, ready: Floats, exposed: Exposed, end: Floats, generator: np.random.Generator) -> None:
+        """Run cycles until all tensors are through; `end` becomes the end of the last message."""
+        # The loops of two ranks sleep at different times: one looks at its queue earlier than the
+        # last one to arrive, by up to a cycle.
+        seen = ready + self.cycle * generator.random(len(ready))[:, None]
+        period = np.maximum(self.cycle, self.agreement)
+        pending: NDArray[np.bool_] = np.ones(ready.shape, bool)
+        while pending.any():
+            active: NDArray[np.bool_] = np.asarray(pending.any(axis=1))
+            earliest = np.where(pending, seen, np.inf).min(axis=1)
+            cycles = np.ceil(np.maximum(np.where(active, earliest, 0) - self.tick, 0) / period)
+            self.tick += np.where(active, cycles * period, 0)
+            found = np.asarray(pending & (seen <= self.tick[:, None] + 1e-12))
+            start = self.tick.copy()
+            now = np.where(active, start + self.agreement, start)
+            if active[0]:
+                self.timeline.agreements.append((float(start[0]), float(now[0])))
+            for of_dtype in self.units.by_dtype:
+                now = self._messages(found & of_dtype, now, exposed)
+            pending &= ~found
+            np.maximum(end, np.where(active, np.maximum(self.link_free, now), end), out=end)
+            self.tick = np.where(active, np.maximum(start + self.cycle, now), start)
+
+    def _messages(self, found: NDArray[np.bool_], now: Floats, exposed: Exposed) -> Floats:
+        """Fuse and send what was found; return when the loop goes on."""
+        while found.any():
+            taken = self._fuse(found)
+            found = np.asarray(found & ~taken)
+            size: Floats = taken @ self.units.bytes
+            tensors: NDArray[np.int64] = taken @ self.units.tensors
+            sends = tensors > 0
+            copies = np.where(tensors > 1, self.costs.copy_seconds(size), 0.0)
+            start = now if self.costs.blocking else np.maximum(now, self.link_free)
+            wire = np.where(sends, self._wire(size, start), 0.0)
+            done = start + copies + wire
+            exposed.wire += np.where(sends, exposed.part(start + copies / 2, done - copies / 2), 0)
+            exposed.copies += np.where(
+                sends, exposed.part(start, start + copies / 2) + exposed.part(done - copies / 2, done), 0
+            )
+            self.link_free = np.where(sends, done, self.link_free)
+            self.traffic.append((size[sends], tensors[sends]))
+            if sends[0]:
+                self.timeline.messages.append((float(start[0]), float(done[0]), float(size[0]), int(tensors[0])))
+            now = np.where(sends, done, now) if self.costs.blocking else now
+        return now
+
+    def _fuse(self, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(chains, units): the next fused message of each chain.
+
+        It stops at the first unit that does not fit, and holds at least one unit.
+        """
+        filled = np.cumsum(np.where(found, self.units.bytes, 0.0), axis=1)
+        taken: NDArray[np.bool_] = found & (filled <= self.threshold)
+        lacks = np.asarray(found.any(axis=1) & ~taken.any(axis=1))
+        taken[lacks, found[lacks].argmax(axis=1)] = True
+        return taken
+
+    def _wire(self, size: Floats, start: Floats) -> Floats:
+        seconds = self.costs.message_seconds(size, self.np)
+        burst = self.costs.burst
+        if burst is None:
+            return seconds
+        idle = np.maximum(start - self.link_free, 0)
+        left = np.minimum(self.burst + idle * burst.bytes_per_second, burst.bytes)
+        saved = np.minimum(left, self.costs.sent_bytes(size, self.np))
+        self.burst = np.where(size > 0, left - saved, self.burst)
+        # What the burst lets pass takes no time on the link, but as long as ever elsewhere.
+        floor = seconds - self.costs.sent_bytes(size, self.np) / burst.bytes_per_second
+        return np.maximum(seconds - saved / burst.bytes_per_second, np.maximum(floor, 0))

@@ -1,0 +1,265 @@
+"""The cost of all-reduces and agreements, fitted to measured ones and extrapolated in np.
+
+An all-reduce takes
+
+    (start * messages + copy * bytes) * crowding + max(bytes - burst, 0) / rate
+
+where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
+crowding = max(1, ranks per core) ** exponent is 1 where each rank has its own core. What the
+formula leaves at a size is kept as a factor of that size.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from hvscale.core.errors import RequestError
+from hvscale.core.units import KIB
+from hvscale.prediction.model.costs import Burst
+from hvscale.prediction.model.samples import Samples
+
+Floats = NDArray[np.float64]
+INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
+COPY_BYTES_PER_SECOND = 4e9  # of one core, both copies of a fused message
+FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
+# Of the formula's parameters, where the messages do not determine them: a prior.
+MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.2])
+BIN = 2.0  # width of a bin of sizes, as a factor
+
+
+class Path(NamedTuple):
+    """What a rank sends one after the other: messages, and bytes per byte of the result."""
+
+    messages: float
+    bytes: float
+
+
+def ring(np_: int) -> Path:
+    return Path(2 * (np_ - 1), 2 * (np_ - 1) / np_)
+
+
+def halving_and_doubling(np_: int) -> Path:
+    return Path(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_)
+
+
+def recursive_doubling(np_: int) -> Path:
+    return Path(ceil(log2(np_)), ceil(log2(np_)))
+
+
+ALGORITHMS: Mapping[str, Callable[[int], Path]] = {
+    "ring": ring,
+    "halving and doubling": halving_and_doubling,
+    "recursive doubling": recursive_doubling,
+}
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node."""
+
+    algorithm: str
+    start_seconds: Floats | float
+    copy_seconds_per_byte: Floats | float
+    seconds_per_byte: Floats | float
+    crowding_exponent: Floats | float
+
+    def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
+        """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
+        path = ALGORITHMS[self.algorithm](np_)
+        crowding = np.power(max(1.0, ranks_per_core), self.crowding_exponent)
+        own = (self.start_seconds * path.messages + self.copy_seconds_per_byte * path.bytes * sizes) * crowding
+        found: Floats = own + np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
+        return found
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Satisfies `Costs`. `cores`: that all ranks share; None: each rank has its own core."""
+
+    formula: Formula
+    covariance: Floats
+    """(4, 4): of the formula's parameters, see `_formula`."""
+    agreement_start_seconds: float
+    agreement_exponent: float
+    factors: tuple[tuple[float, float], ...]
+    """Upper edge of a bin in bytes, and what the formula is multiplied by there; ascending."""
+    burst: Burst | None
+    largest_np: int
+    description: str
+    cores: int | None
+    blocking: bool = True
+
+    def with_link(self, bytes_per_second: float) -> "MeasuredCosts":
+        """The same on a link of another rate, with the same share of it that arrives as data."""
+        if self.burst is None:
+            raise RequestError("the runs were measured without a limited link")
+        scale = self.burst.bytes_per_second / bytes_per_second
+        formula = replace(self.formula, seconds_per_byte=self.formula.seconds_per_byte * scale)
+        return replace(self, formula=formula, burst=Burst(self.burst.bytes, bytes_per_second))
+
+    def perturbed(self, chains: int, seed: int = 3) -> "MeasuredCosts":
+        """Parameters drawn from the fit's posterior: (chains,) each."""
+        drawn = np.random.default_rng(seed).multivariate_normal(np.zeros(4), self.covariance, size=chains).T
+        old = self.formula
+        formula = Formula(
+            old.algorithm,
+            old.start_seconds * np.exp(drawn[0]),
+            old.copy_seconds_per_byte * np.exp(drawn[1]),
+            old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
+            np.maximum(old.crowding_exponent + drawn[3], 0),
+        )
+        return replace(self, formula=formula)
+
+    def ranks_per_core(self, np_: int) -> float:
+        return 0.0 if self.cores is None else np_ / self.cores
+
+    def message_seconds(self, bytes: Floats, np: int) -> Floats:
+        seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np))
+        return seconds * self.factor(bytes)
+
+    def factor(self, sizes: Floats) -> Floats:
+        """What the formula is multiplied by, interpolated over the logarithm of the size."""
+        edges, factors = np.array(self.factors).T
+        found: Floats = np.interp(np.log(np.maximum(sizes, 1)), np.log(edges), factors)
+        return found
+
+    def sent_bytes(self, bytes: Floats, np: int) -> Floats:
+        return bytes * ALGORITHMS[self.formula.algorithm](np).bytes
+
+    def agreement_seconds(self, np: int) -> float:
+        crowding: float = max(1.0, self.ranks_per_core(np)) ** self.agreement_exponent
+        return self.agreement_start_seconds * ceil(log2(np)) * crowding
+
+    def copy_seconds(self, bytes: Floats) -> Floats:
+        return bytes / COPY_BYTES_PER_SECOND
+
+
+def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
+    """Fit the costs to profiled runs of one library on one kind of link.
+
+    Raises RequestError when they hold too few messages, or differ in library or link.
+    """
+    messages = [run for run in runs if len(run.bytes)]
+    if not messages:
+        raise RequestError(
+            "no run contains measured all-reduces: profile the job or its replay on two or more ranks, "
+            "such as `hvscale profile -np 4 -- hvscale replay RUN`, and add that run"
+        )
+    for what, values in (
+        ("libraries", {run.library for run in messages}),
+        ("links", {run.bytes_per_second for run in messages}),
+        ("algorithms", {run.algorithm for run in messages}),
+    ):
+        if len(values) > 1:
+            raise RequestError(
+                f"the runs were measured with different {what} ({', '.join(map(str, values))}): predict from runs of one"
+            )
+    rate = messages[0].bytes_per_second
+    burst = Burst(256.0 * KIB, rate) if rate is not None else None
+    forced = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
+    fitted = [_fit(name, messages, burst) for name in forced or ALGORITHMS]
+    formula, covariance, _ = min(fitted, key=lambda found: found[2])
+    start, exponent = _fit_agreements(runs)
+    return MeasuredCosts(
+        formula=formula,
+        covariance=covariance,
+        agreement_start_seconds=start,
+        agreement_exponent=exponent,
+        factors=_factors(formula, messages, burst),
+        burst=burst,
+        largest_np=max(run.np for run in messages),
+        description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
+        cores=cores,
+    )
+
+
+# The libraries' own names for the algorithms, as their knobs take them.
+ALGORITHM_NAMES: Mapping[str, tuple[str, ...]] = {
+    "ring": ("ring", "segmented_ring", "4", "5"),
+    "halving and doubling": ("rabenseifner", "reduce_scatter_allgather", "6"),
+    "recursive doubling": ("recursive_doubling", "3"),
+}
+
+
+def _burst_left(run: Samples, burst: Burst | None) -> Floats | float:
+    """The bytes that the link let pass at once, for each message."""
+    if burst is None:
+        return 0.0
+    return np.minimum(run.idle_seconds * burst.bytes_per_second, burst.bytes)
+
+
+class Fit(NamedTuple):
+    """A fitted formula, the covariance of its parameters, and its error."""
+
+    formula: Formula
+    covariance: Floats
+    error: float
+
+
+def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> Formula:
+    """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding."""
+    start, copy, share, exponent = parameters
+    link = seconds_per_byte * float(share)
+    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
+
+
+def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None) -> Fit:
+    """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
+    weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
+    rate = 1 / burst.bytes_per_second if burst else 0.0
+    left = [_burst_left(run, burst) for run in runs]
+    logs = [np.log(run.seconds) for run in runs]
+
+    def errors(parameters: Floats) -> Floats:
+        formula = _formula(algorithm, parameters, rate)
+        return np.concatenate(
+            [
+                (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
+                for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
+            ]
+        )
+
+    crowded = any(run.ranks_per_core > 1 for run in runs)
+    limits = ([-18, -30, 0.9, 0.0], [0, -12, 2.0, 2.0 if crowded else 1e-6])
+    first = np.array([-9, -21, 1.0, 0.5 if crowded else 5e-7])
+    best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
+    variance = float((best.fun**2).sum()) / len(runs)
+    information = best.jac.T @ best.jac + np.diag(1 / MAX_DEVIATION**2) * variance
+    return Fit(
+        _formula(algorithm, best.x, rate),
+        variance * np.linalg.pinv(information) / len(best.fun) ** 0.5,
+        float(best.cost),
+    )
+
+
+def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
+    """Seconds of one round without crowding, and the exponent of crowding."""
+    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in runs if len(run.agreements)]
+    if not rows:
+        return 0.0, 0.0
+    rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
+    crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
+    each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
+    if len(set(crowding)) < 2:
+        exponent = 1.0 if crowding.max() > 0 else 0.0
+        return float(np.exp((each - exponent * crowding).mean())), exponent
+    exponent = float(np.clip(np.polyfit(crowding, each, 1)[0], 0, 2))
+    return float(np.exp((each - exponent * crowding).mean())), exponent
+
+
+def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None) -> tuple[tuple[float, float], ...]:
+    """By size, the sum of the measured seconds over the formula's, on the largest np."""
+    run = max(runs, key=lambda one: one.np)
+    predicted = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
+    bins = np.round(np.log(np.maximum(run.bytes, 1)) / np.log(BIN)).astype(int)
+    rows = []
+    for one in np.unique(bins):
+        at = bins == one
+        rows.append((float(BIN**one), float(np.clip(run.seconds[at].sum() / predicted[at].sum(), *FACTOR_LIMITS))))
+    return tuple(rows)

@@ -1,0 +1,302 @@
+"""Predicts how a recorded job scales: throughput, efficiency, and what takes the time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.prediction.document import (
+    CONFIDENCE,
+    Check,
+    Loss,
+    MessageSizes,
+    PredictedRow,
+    PredictionDocument,
+    Source,
+    StepTimeline,
+    TimedMessage,
+)
+from hvscale.prediction.model.costs import Costs
+from hvscale.prediction.model.horovod_loop import Simulation, simulate
+from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
+from hvscale.prediction.model.samples import Samples, run_samples
+from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.analyze.steps import read_step_log
+
+Floats = NDArray[np.float64]
+CHAINS, STEPS = 48, 24
+FIRST_STEPS = 1  # of a run, which set up communication
+MIN_RESIDUAL = 0.02  # no model is closer than this to runs on another day
+
+
+@dataclass(frozen=True)
+class PredictionRequest:
+    """What `hvscale predict` was asked.
+
+    `np`: numbers of ranks. `set`: as in `--set`. `bytes_per_second`: of a node's link, None as
+    measured. `cores`: that all ranks share, None if each rank has its own. `costs`: of a documented
+    network, instead of measured ones.
+    """
+
+    np: list[int]
+    set: tuple[str, ...] = ()
+    bytes_per_second: float | None = None
+    cores: int | None = None
+    costs: Costs | None = None
+    samples: list[Samples] = field(default_factory=list)
+    """Further measured all-reduces, such as those of `hvscale bench`."""
+
+    @property
+    def as_measured(self) -> bool:
+        """Whether measured runs answer the same question."""
+        return not self.set and self.bytes_per_second is None and self.costs is None
+
+
+class MeasuredRun(NamedTuple):
+    """The steps of a profiled run. `seconds`: (steps,)."""
+
+    np: int
+    seconds: Floats
+    is_replay: bool
+
+
+def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> PredictionDocument:
+    """Predict the first run that recorded gradients, with costs from all runs.
+
+    Raises RequestError when no run recorded gradients, or a needed cost was never measured.
+    """
+    job = first_job(runs)
+    settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
+    profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
+    # Steps count where their messages do: another library or link answers another question.
+    measured = [found for run, _ in profiled if (found := measured_run(run)) is not None]
+    samples = [one for _, one in profiled] + request.samples
+    costs: Costs = request.costs or measured_costs(samples, settings, request)
+    checks = [] if request.costs else leave_one_out(job, settings, samples, measured, request)
+    residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])
+    largest = max([costs.largest_np, job.recorded_np]) if request.costs is None else 0
+    own = {run.np: run for run in measured} if request.as_measured else {}
+    rows = []
+    for np_ in sorted({*request.np, *own}):
+        simulation = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
+        row = predicted_row(job, simulation, np_, residual, largest)
+        rows.append(with_measured(row, job, own[np_]) if np_ in own else row)
+    document = PredictionDocument(
+        runs=[str(run.path) for run in runs],
+        measured_np=sorted({run.np for run in samples}),
+        settings=settings.described(),
+        network=costs.description,
+        compute_seconds=job.compute_seconds,
+        gradient_bytes=int(job.bytes.sum()),
+        rows=rows,
+        checks=checks,
+    )
+    document.timelines = timelines(job, settings, costs, runs)
+    document.warnings = warnings(job, settings, request, samples)
+    return document
+
+
+def first_job(runs: Sequence[RunFolder]) -> Job:
+    """The first run that recorded gradients. Raises RequestError without one."""
+    recorded = [run for run in runs if any(run.hvprof.glob("gradients-*.hvg"))]
+    return read_job(recorded[0] if recorded else runs[0])
+
+
+def measured_run(run: RunFolder) -> MeasuredRun | None:
+    """The steps that a run wrote; None without any."""
+    record, log = run.read(), read_step_log(run)
+    if log is None or len(log.seconds) <= FIRST_STEPS:
+        return None
+    is_replay = [Path(word).name for word in record.command[:2]] == ["hvscale", "replay"]
+    return MeasuredRun(record.np, np.asarray(log.seconds[FIRST_STEPS:], np.float64), is_replay)
+
+
+def measured_costs(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> MeasuredCosts:
+    """Fit the costs to the runs with the requested algorithm, on the requested link."""
+    if settings.algorithm is not None:
+        names = next(names for names in ALGORITHM_NAMES.values() if settings.algorithm in names)
+        samples = [run for run in samples if run.algorithm in names]
+        if not samples:
+            raise RequestError(
+                f"--set allreduce_algorithm={settings.algorithm}: no run was measured with it; measure one with `hvscale profile "
+                f"-np 4 --set allreduce_algorithm={settings.algorithm} -- hvscale replay RUN`"
+            )
+    costs = fit_costs(samples, request.cores)
+    if request.bytes_per_second is None:
+        return costs
+    if costs.burst is None:
+        raise RequestError(
+            "--link: no run was measured on a limited link; measure one with `hvscale profile -np 4 --placement netns --nodes 4 "
+            "--link RATE -- hvscale replay RUN`"
+        )
+    return costs.with_link(request.bytes_per_second)
+
+
+def perturbed(costs: Costs) -> Costs:
+    """One draw of the fit's parameters for each simulated job."""
+    return costs.perturbed(CHAINS) if isinstance(costs, MeasuredCosts) else costs
+
+
+def leave_one_out(
+    job: Job,
+    settings: PredictedSettings,
+    samples: list[Samples],
+    measured: list[MeasuredRun],
+    request: PredictionRequest,
+) -> list[Check]:
+    """Predict each measured np from the others."""
+    checks: list[Check] = []
+    nps = sorted({run.np for run in samples if len(run.bytes)})
+    if len(nps) < 2 or not request.as_measured:
+        return checks
+    for run in measured:
+        others = [one for one in samples if one.np != run.np]
+        if run.np not in nps or not others:
+            continue
+        costs = measured_costs(others, settings, replace(request, cores=_shared_cores(samples)))
+        simulation = simulate(job, settings.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
+        predicted, real = float(simulation.step.mean()), float(run.seconds.mean())
+        checks.append(
+            Check(np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1))
+        )
+    return checks
+
+
+def _shared_cores(samples: Sequence[Samples]) -> int | None:
+    """The cores that the ranks of the measured runs shared."""
+    crowded = [run for run in samples if run.ranks_per_core > 0]
+    return round(crowded[0].np / crowded[0].ranks_per_core) if crowded else None
+
+
+def predicted_row(job: Job, simulation: Simulation, np_: int, residual: float, largest: int) -> PredictedRow:
+    """A row with intervals over the simulated jobs, widened by the model's error."""
+    extrapolation = max(1.0, np_ / largest) if largest else 1.0
+    spread = residual * np.sqrt(1 + np.log2(extrapolation))
+    noise = np.exp(np.random.default_rng(1).standard_normal(len(simulation.step)) * spread)
+    steps = simulation.step.mean(axis=1)
+    step = float(steps.mean())
+    # The jobs scatter around their mean, and the model's error around each of them.
+    low, high = (float(limit) for limit in np.quantile(steps * noise, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+    compute = job.compute_seconds
+    exposed = float((simulation.step - simulation.compute).mean())
+    source: Source = "predicted" if largest else "documented"
+    return PredictedRow(
+        np=np_,
+        source=source,
+        extrapolation=extrapolation,
+        **figures(job, np_, step, low, high),
+        exposed_seconds=exposed,
+        exposed_seconds_low=max(0.0, exposed + low - step),
+        exposed_seconds_high=exposed + high - step,
+        loss=Loss(
+            agreement=float(simulation.agreement.mean()),
+            slowest_rank=float(max(0.0, (simulation.compute + simulation.slowest_rank).mean() - compute)),
+            wire=float(simulation.wire.mean()),
+            copies=float(simulation.copies.mean()),
+        ),
+        messages=message_sizes(simulation),
+    )
+
+
+def figures(job: Job, np_: int, step: float, low: float | None, high: float | None) -> dict[str, Any]:
+    """The columns that follow from a step's seconds."""
+    compute, images = job.compute_seconds, None if job.images is None else job.images * np_
+
+    def over(limit: float | None, factor: float | None) -> float | None:
+        return None if limit is None or factor is None else factor / limit
+
+    return {
+        "step_seconds": step,
+        "step_seconds_low": low,
+        "step_seconds_high": high,
+        "speed_up": np_ * compute / step,
+        "scaling_efficiency": compute / step,
+        "scaling_efficiency_low": over(high, compute),
+        "scaling_efficiency_high": over(low, compute),
+        "images_per_second": over(step, images),
+        "images_per_second_low": over(high, images),
+        "images_per_second_high": over(low, images),
+    }
+
+
+def with_measured(row: PredictedRow, job: Job, run: MeasuredRun) -> PredictedRow:
+    """The row of a measured run: its steps, and the predicted parts."""
+    drawn = np.random.default_rng(2).integers(len(run.seconds), size=(2000, len(run.seconds)))
+    low, high = np.quantile(run.seconds[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    step = float(run.seconds.mean())
+    exposed = max(0.0, step - job.compute_seconds)
+    changes = figures(job, row.np, step, float(low), float(high))
+    changes |= {"exposed_seconds": exposed, "exposed_seconds_low": None, "exposed_seconds_high": None}
+    return row.model_copy(
+        update={"source": "replayed" if run.is_replay else "measured", "extrapolation": 1.0, **changes}
+    )
+
+
+def message_sizes(simulation: Simulation) -> list[MessageSizes]:
+    """The fused messages of a step, in the study's ranges of sizes."""
+    bins = parse_bins("study")
+    sizes = simulation.traffic.bytes
+    index = bins.index(sizes.astype(np.int64))
+    rows = []
+    for one in np.unique(index):
+        low, high = bins.limits(int(one))
+        at = index == one
+        rows.append(
+            MessageSizes(
+                bytes_min=low,
+                bytes_max=high,
+                calls=float(at.sum() / simulation.step.size),
+                bytes=float(sizes[at].sum() / simulation.step.size),
+            )
+        )
+    return rows
+
+
+def timelines(job: Job, settings: PredictedSettings, costs: Costs, runs: Sequence[RunFolder]) -> list[StepTimeline]:
+    """One predicted step on the recorded number of ranks."""
+    del runs
+    simulation = simulate(job, settings.horovod, costs, max(2, job.recorded_np), chains=1, steps=1)
+    line = simulation.timeline
+    return [
+        StepTimeline(
+            np=max(2, job.recorded_np),
+            source="predicted",
+            step_seconds=float(simulation.step[0, -1]),
+            ready=line.ready.tolist(),
+            messages=[
+                TimedMessage(start=start, end=end, bytes=int(size), tensors=tensors)
+                for start, end, size, tensors in line.messages
+            ],
+            agreements=line.agreements,
+        )
+    ]
+
+
+def warnings(
+    job: Job, settings: PredictedSettings, request: PredictionRequest, samples: Sequence[Samples]
+) -> list[str]:
+    """What limits the prediction, a sentence each."""
+    found = []
+    if request.costs is not None:
+        found.append(f"the network is documented, not measured: {request.costs.description}")
+    if request.bytes_per_second is not None:
+        found.append("no run was measured at this --link: only the link's rate was changed in the measured costs")
+    crowded = {run.np for run in samples if run.ranks_per_core > 1}
+    if crowded and request.cores is None:
+        found.append(
+            f"ranks shared cores at np {', '.join(map(str, sorted(crowded)))}; the prediction gives each rank its own. "
+            "--cores N predicts ranks that share N cores"
+        )
+    if len(job.names) > settings.horovod.cache_capacity:
+        found.append(
+            f"the job has {len(job.names)} tensors, more than cache_capacity={settings.horovod.cache_capacity}: "
+            "Horovod negotiates the rest one by one, which the model leaves out"
+        )
+    return found

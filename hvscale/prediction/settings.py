@@ -1,0 +1,100 @@
+"""The knobs that the model knows, and their values in a prediction."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from hvscale.core.errors import RequestError
+from hvscale.core.numbers import read_whole
+from hvscale.core.suggest import nearest_name
+from hvscale.core.units import MIB
+from hvscale.prediction.model.costs import HorovodSettings
+from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+MOST_CYCLE_MS = 60_000.0
+KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity", "allreduce_algorithm")
+
+
+@dataclass(frozen=True)
+class PredictedSettings:
+    """Horovod's settings, and the algorithm of all-reduce (None: the one that was measured)."""
+
+    horovod: HorovodSettings
+    algorithm: str | None = None
+
+    def described(self) -> dict[str, str]:
+        """By knob, as `--set` takes them."""
+        fields = {
+            "fusion_threshold": f"{self.horovod.fusion_bytes}",
+            "cycle_time": f"{1000 * self.horovod.cycle_seconds:g}",
+            "cache_capacity": f"{self.horovod.cache_capacity}",
+        }
+        return fields if self.algorithm is None else {**fields, "allreduce_algorithm": self.algorithm}
+
+
+def recorded_settings(variables: Mapping[str, str]) -> HorovodSettings:
+    """The settings in the environment variables of a recording."""
+    defaults = HorovodSettings()
+    try:
+        return HorovodSettings(
+            cycle_seconds=float(variables.get("HOROVOD_CYCLE_TIME", 1000 * defaults.cycle_seconds)) / 1000,
+            fusion_bytes=int(variables.get("HOROVOD_FUSION_THRESHOLD", defaults.fusion_bytes)),
+            cache_capacity=int(variables.get("HOROVOD_CACHE_CAPACITY", defaults.cache_capacity)),
+        )
+    except ValueError as error:
+        raise RequestError(f"the recording has an invalid variable of Horovod: {error}") from error
+
+
+def apply(settings: PredictedSettings, requests: Iterable[str]) -> PredictedSettings:
+    """Apply the values of `--set`. Raises RequestError for a knob that the model does not know."""
+    for request in requests:
+        knob, _, text = (part.strip() for part in request.partition("="))
+        knob = knob.replace("-", "_")
+        if knob not in KNOBS:
+            nearest = nearest_name(knob, KNOBS)
+            suggestion = f"did you mean {nearest}? " if nearest else ""
+            raise RequestError(
+                f"--set {request}: {suggestion}the model knows {', '.join(KNOBS)}; measure other knobs with "
+                "`hvscale compare-settings -- hvscale replay RUN`"
+            )
+        settings = _apply(settings, knob, text, request)
+    return settings
+
+
+def _apply(settings: PredictedSettings, knob: str, text: str, request: str) -> PredictedSettings:
+    if knob == "allreduce_algorithm":
+        if not any(text in names for names in ALGORITHM_NAMES.values()):
+            known = ", ".join(names[0] for names in ALGORITHM_NAMES.values())
+            raise RequestError(f"--set {request}: the model knows the algorithms {known}")
+        return replace(settings, algorithm=text)
+    if knob == "cycle_time":
+        return replace(settings, horovod=replace(settings.horovod, cycle_seconds=milliseconds(text, request) / 1000))
+    if knob == "cache_capacity":
+        return replace(settings, horovod=replace(settings.horovod, cache_capacity=whole(text, request, 2**31 - 1)))
+    return replace(settings, horovod=replace(settings.horovod, fusion_bytes=size(text, request)))
+
+
+def milliseconds(text: str, request: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= MOST_CYCLE_MS:
+        raise RequestError(f"--set {request}: give milliseconds, such as cycle_time=5")
+    return found
+
+
+def whole(text: str, request: str, most: int) -> int:
+    found = read_whole(text, 0, most)
+    if found is None:
+        raise RequestError(f"--set {request}: give a whole number")
+    return found
+
+
+def size(text: str, request: str) -> int:
+    unit = text.lower().removesuffix("b").removesuffix("i")[-1:]
+    digits = text.lower().removesuffix("b").removesuffix("i").removesuffix(unit if unit in "kmg" else "")
+    found = read_whole(digits, 0, 2**40)
+    if found is None:
+        raise RequestError(f"--set {request}: give bytes, such as fusion_threshold={16 * MIB} or 16M")
+    return found * UNITS[unit if unit and unit in "kmg" else ""]
