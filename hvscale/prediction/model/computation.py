@@ -53,19 +53,19 @@ class Computation:
         sets, rest = divmod(self.np, self.ranks)
         chosen = self._sets(sets, chains, generator)
         ready = self._slowest_of(chosen)
+        compute = self.ranks * (chosen @ self.mean)
         if rest:
             step = generator.integers(self.steps, size=chains)
             some = generator.permuted(np.tile(np.arange(self.ranks), (chains, 1)), axis=1)[:, :rest]
-            part = self.spans[step[:, None], some].max(axis=1)
-            ready = np.maximum(ready, part) if sets else part
+            part = self.spans[step[:, None], some]
+            ready = np.maximum(ready, part.max(axis=1))
+            compute += part.max(axis=2).sum(axis=1)
         beyond = self.np / (self.steps * self.ranks)
         if beyond > 1:
             # The largest of k exponential excesses follows Gumbel's distribution around ln k.
             extra = self.excess * np.maximum(np.log(beyond) + generator.gumbel(size=chains), 0)
             ready = ready + extra[:, None]
-        weights = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
-        compute = weights @ self.mean if sets else np.full(chains, self.mean.mean())
-        return Draw(ready, compute)
+        return Draw(ready, compute / self.np)
 
     def _sets(self, sets: int, chains: int, generator: np.random.Generator) -> Floats:
         """(chains, steps): how many sets of ranks are at each recorded step."""

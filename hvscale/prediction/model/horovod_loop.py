@@ -77,7 +77,8 @@ def simulate(
             loop.traffic.clear()
         parts.append(loop.step(computation.draw(chains, generator), generator))
     step, compute, slowest, wire, copies = np.moveaxis(np.array(parts[WARM_UP:]), 0, 2)
-    bytes_, tensors = zip(*loop.traffic, strict=True)
+    sizes = [bytes_ for bytes_, _ in loop.traffic]
+    counts = [tensors for _, tensors in loop.traffic]
     return Simulation(
         step=step,
         compute=compute,
@@ -85,7 +86,7 @@ def simulate(
         agreement=step - compute - slowest - wire - copies,
         wire=wire,
         copies=copies,
-        traffic=Traffic(np.concatenate(bytes_), np.concatenate(tensors)),
+        traffic=Traffic(np.concatenate([np.empty(0), *sizes]), np.concatenate([np.empty(0, np.int64), *counts])),
         timeline=loop.timeline,
     )
 

@@ -1,0 +1,86 @@
+"""Costs fitted to messages whose law is known."""
+
+import numpy as np
+import pytest
+
+from hvscale.core.errors import RequestError
+from hvscale.prediction.model.measured_costs import ALGORITHMS, Formula, fit_costs
+from hvscale.prediction.model.samples import Samples
+
+
+def samples(
+    formula: Formula, np_: int, *, rate: float | None = 1.25e7, per_core: float = 0.5, **changes: object
+) -> Samples:
+    generator = np.random.default_rng(np_)
+    sizes = np.exp(generator.uniform(np.log(1e3), np.log(1e7), 300))
+    idle = generator.uniform(0, 0.03, 300)
+    burst = np.minimum(idle * rate, 256 * 1024) if rate else 0.0
+    seconds = formula.seconds(sizes, np_, per_core, burst) * np.exp(generator.normal(0, 0.05, 300))
+    fields = {
+        "np": np_,
+        "nodes": np_,
+        "ranks_per_core": per_core,
+        "bytes": sizes,
+        "seconds": seconds,
+        "idle_seconds": idle,
+        "agreements": np.full(100, 50e-6 * np.ceil(np.log2(np_)) * max(1, per_core)),
+        "bytes_per_second": rate,
+        "library": "Open MPI 5.0",
+        "algorithm": None,
+        "name": f"run-{np_}",
+    }
+    return Samples(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+RING = Formula("ring", 40e-6, 5e-10, 1.02 / 1.25e7, 0.0)
+
+
+def test_the_law_is_found_and_extrapolated() -> None:
+    costs = fit_costs([samples(RING, np_) for np_ in (2, 3, 4)], cores=None)
+    sizes = np.geomspace(2e3, 5e6, 20)
+    for np_ in (4, 32, 512):
+        expected = RING.seconds(sizes, np_, 0.5)
+        assert costs.message_seconds(sizes, np_) == pytest.approx(expected, rel=0.15)
+    assert costs.agreement_seconds(512) == pytest.approx(9 * 50e-6)
+    assert costs.largest_np == 4
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_algorithm_is_told_from_the_messages(algorithm: str) -> None:
+    law = Formula(algorithm, 40e-6, 5e-10, 1.02 / 1.25e7, 0.0)
+    costs = fit_costs([samples(law, np_) for np_ in (2, 3, 4, 8)], cores=None)
+    assert costs.formula.algorithm == algorithm
+
+
+def test_ranks_that_share_cores_slow_each_other_down() -> None:
+    law = Formula("ring", 40e-6, 5e-10, 1.02 / 1.25e7, 0.8)
+    runs = [samples(law, np_, per_core=np_ / 2) for np_ in (2, 3, 4, 8)]
+    shared, own = fit_costs(runs, cores=2), fit_costs(runs, cores=None)
+    small = np.array([2e3])
+    assert shared.message_seconds(small, 32) == pytest.approx(law.seconds(small, 32, 16), rel=0.2)
+    assert own.message_seconds(small, 32) == pytest.approx(law.seconds(small, 32, 1), rel=0.2)
+    assert shared.agreement_seconds(32) == pytest.approx(5 * 50e-6 * 16, rel=0.05)
+
+
+def test_another_link_changes_the_bytes_alone() -> None:
+    costs = fit_costs([samples(RING, np_) for np_ in (2, 4)], cores=None)
+    faster = costs.with_link(1.25e9)
+    small, large = np.array([2e3]), np.array([5e7])
+    assert faster.message_seconds(large, 8)[0] < 0.3 * costs.message_seconds(large, 8)[0]
+    assert faster.message_seconds(small, 8)[0] > 0.5 * costs.message_seconds(small, 8)[0]
+
+
+def test_draws_of_the_posterior_scatter_around_the_fit() -> None:
+    costs = fit_costs([samples(RING, np_) for np_ in (2, 4)], cores=None)
+    drawn = costs.perturbed(2000).message_seconds(np.full(2000, 1e6), 64)
+    assert np.median(drawn) == pytest.approx(costs.message_seconds(np.array([1e6]), 64)[0], rel=0.05)
+    assert 0 < np.std(np.log(drawn)) < 0.3
+
+
+def test_runs_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(RequestError, match="no run contains measured all-reduces"):
+        fit_costs([], cores=None)
+    with pytest.raises(RequestError, match="different links"):
+        fit_costs([samples(RING, 2), samples(RING, 4, bytes_per_second=1.25e8)], cores=None)
+    with pytest.raises(RequestError, match="different libraries"):
+        fit_costs([samples(RING, 2), samples(RING, 4, library="MPICH 4.3")], cores=None)
