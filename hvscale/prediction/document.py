@@ -73,7 +73,10 @@ class Check(BaseModel):
 
 
 class TimedMessage(BaseModel):
-    """A fused message in the timeline of a step: seconds after the step's start."""
+    """A fused message in the timeline of a step: seconds after the step's start.
+
+    `tensors`: 0 if their number is unknown.
+    """
 
     start: float
     end: float
@@ -82,10 +85,10 @@ class TimedMessage(BaseModel):
 
 
 class StepTimeline(BaseModel):
-    """One step of the slowest rank.
+    """One step, from the last result of the step before.
 
-    `ready`: when each tensor was enqueued, in the order of enqueuing. `agreements`: start and end
-    of each agreement that found tensors; empty where it is unknown.
+    `ready`: when the slowest rank enqueues each tensor, ascending; empty if unknown. `agreements`:
+    start and end of each agreement that a message follows.
     """
 
     np: int

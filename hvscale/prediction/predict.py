@@ -19,7 +19,6 @@ from hvscale.prediction.document import (
     PredictionDocument,
     Source,
     StepTimeline,
-    TimedMessage,
 )
 from hvscale.prediction.model.costs import Costs
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
@@ -27,6 +26,7 @@ from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.prediction.timeline import measured_timeline, predicted_timeline
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.steps import read_step_log
 
@@ -98,7 +98,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         rows=rows,
         checks=checks,
     )
-    document.timelines = timelines(job, settings, costs, runs)
+    document.timelines = timelines(job, settings, costs, runs, request)
     document.warnings = warnings(job, settings, request, samples)
     return document
 
@@ -114,8 +114,12 @@ def measured_run(run: RunFolder) -> MeasuredRun | None:
     record, log = run.read(), read_step_log(run)
     if log is None or len(log.seconds) <= FIRST_STEPS:
         return None
-    is_replay = [Path(word).name for word in record.command[:2]] == ["hvscale", "replay"]
-    return MeasuredRun(record.np, np.asarray(log.seconds[FIRST_STEPS:], np.float64), is_replay)
+    return MeasuredRun(record.np, np.asarray(log.seconds[FIRST_STEPS:], np.float64), is_replay(run))
+
+
+def is_replay(run: RunFolder) -> bool:
+    """Whether a run is one of `hvscale replay`."""
+    return [Path(word).name for word in run.read().command[:2]] == ["hvscale", "replay"]
 
 
 def measured_costs(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> MeasuredCosts:
@@ -161,7 +165,8 @@ def leave_one_out(
         if run.np not in nps or not others:
             continue
         costs = measured_costs(others, settings, replace(request, cores=_shared_cores(samples)))
-        simulation = simulate(job, settings.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
+        replayed = job.first_steps(len(run.seconds) + FIRST_STEPS) if run.is_replay else job
+        simulation = simulate(replayed, settings.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
         predicted, real = float(simulation.step.mean()), float(run.seconds.mean())
         checks.append(
             Check(np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1))
@@ -259,24 +264,19 @@ def message_sizes(simulation: Simulation) -> list[MessageSizes]:
     return rows
 
 
-def timelines(job: Job, settings: PredictedSettings, costs: Costs, runs: Sequence[RunFolder]) -> list[StepTimeline]:
-    """One predicted step on the recorded number of ranks."""
-    del runs
-    simulation = simulate(job, settings.horovod, costs, max(2, job.recorded_np), chains=1, steps=1)
-    line = simulation.timeline
-    return [
-        StepTimeline(
-            np=max(2, job.recorded_np),
-            source="predicted",
-            step_seconds=float(simulation.step[0, -1]),
-            ready=line.ready.tolist(),
-            messages=[
-                TimedMessage(start=start, end=end, bytes=int(size), tensors=tensors)
-                for start, end, size, tensors in line.messages
-            ],
-            agreements=line.agreements,
-        )
-    ]
+def timelines(
+    job: Job, settings: PredictedSettings, costs: Costs, runs: Sequence[RunFolder], request: PredictionRequest
+) -> list[StepTimeline]:
+    """A recorded step and a predicted one, on the same number of ranks."""
+    found: list[StepTimeline] = []
+    for run in runs if request.as_measured else ():
+        one = measured_timeline(run, "replayed" if is_replay(run) else "measured")
+        if one is not None and one.messages:
+            found.append(one)
+            break
+    np_ = found[0].np if found else max(2, job.recorded_np)
+    simulation = simulate(job, settings.horovod, costs, np_, chains=1, steps=1)
+    return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]
 
 
 def warnings(

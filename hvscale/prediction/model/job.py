@@ -1,6 +1,6 @@
 """What a job computes and sends in a step, as the model needs it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,15 @@ class Job:
     def compute_seconds(self) -> float:
         """A step without waiting: the mean over ranks and steps."""
         return float((self.ready.max(axis=2) + self.after).mean())
+
+    def first_steps(self, count: int) -> "Job":
+        """The job in its first `count` steps, such as those that a short replay repeats."""
+        return replace(
+            self,
+            ready=self.ready[:, :count],
+            after=self.after[:, :count],
+            recorded_seconds=self.recorded_seconds[:, :count],
+        )
 
 
 def read_job(run: RunFolder) -> Job:

@@ -1,0 +1,71 @@
+"""One step as it was recorded, and one as the model predicts it, both from the last result of the
+step before.
+"""
+
+import numpy as np
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.prediction.document import Source, StepTimeline, TimedMessage
+from hvscale.prediction.model.horovod_loop import Simulation
+from hvscale.profiling.compare import read_profiled_run
+
+
+def predicted_timeline(simulation: Simulation, np_: int, source: Source) -> StepTimeline:
+    """The last simulated step."""
+    line = simulation.timeline
+    return StepTimeline(
+        np=np_,
+        source=source,
+        step_seconds=float(simulation.step[0, -1]),
+        ready=line.ready.tolist(),
+        messages=[
+            TimedMessage(start=start, end=end, bytes=int(size), tensors=tensors)
+            for start, end, size, tensors in line.messages
+        ],
+        agreements=line.agreements,
+    )
+
+
+def measured_timeline(run: RunFolder, source: Source) -> StepTimeline | None:
+    """The step of median length of the lowest rank; None if the run has no steps or messages."""
+    try:
+        profiled = read_profiled_run(run, detail=True)
+    except RequestError:
+        return None
+    events, edges = profiled.recording.events, profiled.edges_ns
+    if edges is None or len(edges) < 4 or not len(events):
+        return None
+    own = (events.rank == min(profiled.recording.ranks)) & (events.communicator_size == profiled.record.np)
+    own &= np.array(["allreduce" in name for name in events.operations])[events.operation]
+    order = np.flatnonzero(own)[np.argsort(events.start_ns[own], kind="stable")]
+    start = events.start_ns[order]
+    end, sizes, bitwise = start + events.duration_ns[order], events.bytes[order], events.bitwise[order]
+    # A step mark follows the last result: the step ends with the last message before it.
+    last = np.searchsorted(start[~bitwise], edges) - 1
+    if (last < 0).any():
+        last = last[last >= 0]
+    results = end[~bitwise][np.unique(last)]
+    if len(results) < 3:
+        return None
+    lengths = np.diff(results)
+    number = int(np.argsort(lengths)[len(lengths) // 2])
+    begin, stop = int(results[number]), int(results[number + 1])
+    inside = (start >= begin) & (start < stop)
+    # Agreements that nothing follows are the loop's idle cycles.
+    useful = inside & bitwise & np.append(~bitwise[1:], False)
+    return StepTimeline(
+        np=profiled.record.np,
+        source=source,
+        step_seconds=(stop - begin) / 1e9,
+        ready=[],
+        messages=[
+            TimedMessage(start=(int(a) - begin) / 1e9, end=(int(b) - begin) / 1e9, bytes=int(size), tensors=0)
+            for a, b, size in zip(
+                start[inside & ~bitwise], end[inside & ~bitwise], sizes[inside & ~bitwise], strict=True
+            )
+        ],
+        agreements=[
+            ((int(a) - begin) / 1e9, (int(b) - begin) / 1e9) for a, b in zip(start[useful], end[useful], strict=True)
+        ],
+    )
