@@ -7,7 +7,7 @@ An all-reduce takes
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
 crowding = max(1, ranks per core) ** exponent is 1 where each rank has its own core. What the
-formula leaves at a size is kept as a factor of that size.
+formula leaves is kept as a factor by the size of the algorithm's largest message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,31 +25,37 @@ from hvscale.prediction.model.costs import Burst
 from hvscale.prediction.model.samples import Samples
 
 Floats = NDArray[np.float64]
+Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 4e9  # of one core, both copies of a fused message
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.2])
+REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2.0  # width of a bin of sizes, as a factor
 
 
 class Path(NamedTuple):
-    """What a rank sends one after the other: messages, and bytes per byte of the result."""
+    """What a rank sends one after the other.
+
+    `bytes` of all messages, and `largest` of one, per byte of the result.
+    """
 
     messages: float
     bytes: float
+    largest: float
 
 
 def ring(np_: int) -> Path:
-    return Path(2 * (np_ - 1), 2 * (np_ - 1) / np_)
+    return Path(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
 
 
 def halving_and_doubling(np_: int) -> Path:
-    return Path(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_)
+    return Path(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_, 1 / 2)
 
 
 def recursive_doubling(np_: int) -> Path:
-    return Path(ceil(log2(np_)), ceil(log2(np_)))
+    return Path(ceil(log2(np_)), ceil(log2(np_)), 1)
 
 
 ALGORITHMS: Mapping[str, Callable[[int], Path]] = {
@@ -87,8 +93,8 @@ class MeasuredCosts:
     """(4, 4): of the formula's parameters, see `_formula`."""
     agreement_start_seconds: float
     agreement_exponent: float
-    factors: tuple[tuple[float, float], ...]
-    """Upper edge of a bin in bytes, and what the formula is multiplied by there; ascending."""
+    factors: Factors
+    """Bytes of the largest message, and what the formula is multiplied by there; ascending."""
     burst: Burst | None
     largest_np: int
     description: str
@@ -121,13 +127,7 @@ class MeasuredCosts:
 
     def message_seconds(self, bytes: Floats, np: int) -> Floats:
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np))
-        return seconds * self.factor(bytes)
-
-    def factor(self, sizes: Floats) -> Floats:
-        """What the formula is multiplied by, interpolated over the logarithm of the size."""
-        edges, factors = np.array(self.factors).T
-        found: Floats = np.interp(np.log(np.maximum(sizes, 1)), np.log(edges), factors)
-        return found
+        return seconds * factor(self.factors, self.formula.algorithm, bytes, np)
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         return bytes * ALGORITHMS[self.formula.algorithm](np).bytes
@@ -163,8 +163,11 @@ def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     forced = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
-    fitted = [_fit(name, messages, burst) for name in forced or ALGORITHMS]
+    fitted = [_fit(name, messages, burst, ()) for name in forced or ALGORITHMS]
     formula, covariance, _ = min(fitted, key=lambda found: found[2])
+    for _ in range(REFITS):
+        factors = _factors(formula, messages, burst)
+        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors)
     start, exponent = _fit_agreements(runs)
     return MeasuredCosts(
         formula=formula,
@@ -209,12 +212,16 @@ def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> For
     return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
 
 
-def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None) -> Fit:
+def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors) -> Fit:
     """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
     weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
     rate = 1 / burst.bytes_per_second if burst else 0.0
     left = [_burst_left(run, burst) for run in runs]
     logs = [np.log(run.seconds) for run in runs]
+    if factors:
+        logs = [
+            log - np.log(factor(factors, algorithm, run.bytes, run.np)) for log, run in zip(logs, runs, strict=True)
+        ]
 
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate)
@@ -253,13 +260,27 @@ def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
     return float(np.exp((each - exponent * crowding).mean())), exponent
 
 
-def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None) -> tuple[tuple[float, float], ...]:
-    """By size, the sum of the measured seconds over the formula's, on the largest np."""
-    run = max(runs, key=lambda one: one.np)
-    predicted = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
-    bins = np.round(np.log(np.maximum(run.bytes, 1)) / np.log(BIN)).astype(int)
-    rows = []
-    for one in np.unique(bins):
-        at = bins == one
-        rows.append((float(BIN**one), float(np.clip(run.seconds[at].sum() / predicted[at].sum(), *FACTOR_LIMITS))))
-    return tuple(rows)
+def factor(factors: Factors, algorithm: str, sizes: Floats, np_: int) -> Floats:
+    """What the formula is multiplied by, interpolated over the logarithm of the largest message."""
+    edges, values = np.array(factors).T
+    largest = np.maximum(sizes * ALGORITHMS[algorithm](np_).largest, 1)
+    found: Floats = np.interp(np.log(largest), np.log(edges), values)
+    return found
+
+
+def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None) -> Factors:
+    """By the size of the largest message, the measured seconds over the formula's.
+
+    A library changes its protocol with the size of a message, and a link loses packets of large
+    ones, whatever the number of ranks.
+    """
+    measured: dict[int, float] = {}
+    expected: dict[int, float] = {}
+    for run in runs:
+        seconds = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
+        largest = np.maximum(run.bytes * ALGORITHMS[formula.algorithm](run.np).largest, 1)
+        bins = np.round(np.log(largest) / np.log(BIN)).astype(int)
+        for one in np.unique(bins).tolist():
+            measured[one] = measured.get(one, 0.0) + float(run.seconds[bins == one].sum())
+            expected[one] = expected.get(one, 0.0) + float(seconds[bins == one].sum())
+    return tuple((BIN**one, float(np.clip(measured[one] / expected[one], *FACTOR_LIMITS))) for one in sorted(measured))
