@@ -8,6 +8,7 @@ meanwhile, so that gradients pile up and the next message grows; NCCL's messages
 stream, and the loop goes on.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -132,6 +133,59 @@ class Exposed:
         return part
 
 
+@dataclass(frozen=True)
+class Found:
+    """The units that each chain found in a cycle, in the order of fusion.
+
+    `chain`, `unit`: ascending by both. `begins`: (chains + 1,), where each chain's units begin.
+    """
+
+    chain: NDArray[np.int64]
+    unit: NDArray[np.int64]
+    begins: NDArray[np.int64]
+
+    def of_units(self, chosen: NDArray[np.bool_]) -> "Found":
+        """Only units in the mask `chosen`."""
+        kept = chosen[self.unit]
+        if kept.all():
+            return self
+        chains = np.arange(len(self.begins))
+        return Found(self.chain[kept], self.unit[kept], np.searchsorted(self.chain[kept], chains))
+
+
+class Queue:
+    """The units that each chain has not sent yet, by the moment when all ranks have seen them."""
+
+    def __init__(self, seen: Floats) -> None:
+        self.chains, self.units = seen.shape
+        self.order = np.argsort(seen, axis=1, kind="stable")
+        never = np.full((self.chains, 1), np.inf)
+        self.moments = np.concatenate([np.take_along_axis(seen, self.order, axis=1), never], axis=1)
+        self.taken = np.zeros(self.chains, np.int64)
+        self.rows = np.arange(self.chains)
+
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        return np.asarray(self.taken < self.units)
+
+    @property
+    def earliest(self) -> Floats:
+        """(chains,): infinite for a chain that has sent everything."""
+        earliest: Floats = self.moments[self.rows, self.taken]
+        return earliest
+
+    def take_until(self, limits: Floats) -> Found:
+        """Take what is seen at `limits` or before: (chains,) seconds."""
+        until = np.maximum((self.moments <= limits[:, None]).argmin(axis=1), self.taken)
+        counts = until - self.taken
+        begins = np.concatenate([[0], np.cumsum(counts)])
+        chain = np.repeat(self.rows, counts)
+        place = np.arange(begins[-1]) + np.repeat(self.taken - begins[:-1], counts)
+        self.taken = until
+        unit = np.sort(chain * self.units + self.order[chain, place]) - chain * self.units
+        return Found(chain, unit, begins)
+
+
 class Loop:
     """The state of the background loops: seconds, relative to the last result of a step."""
 
@@ -165,30 +219,24 @@ class Loop:
         # last one to arrive, by up to a cycle.
         seen = ready + self.cycle * generator.random(len(ready))[:, None]
         period = np.maximum(self.cycle, self.agreement)
-        pending: NDArray[np.bool_] = np.ones(ready.shape, bool)
-        while pending.any():
-            active: NDArray[np.bool_] = np.asarray(pending.any(axis=1))
-            earliest = np.where(pending, seen, np.inf).min(axis=1)
-            cycles = np.ceil(np.maximum(np.where(active, earliest, 0) - self.tick, 0) / period)
+        queue = Queue(seen)
+        while queue.active.any():
+            active = queue.active
+            cycles = np.ceil(np.maximum(np.where(active, queue.earliest, 0) - self.tick, 0) / period)
             self.tick += np.where(active, cycles * period, 0)
-            found = np.asarray(pending & (seen <= self.tick[:, None] + 1e-12))
+            found = queue.take_until(self.tick + 1e-12)
             start = self.tick.copy()
             now = np.where(active, start + self.agreement, start)
             if active[0]:
                 self.timeline.agreements.append((float(start[0]), float(now[0])))
             for of_dtype in self.units.by_dtype:
-                now = self._messages(found & of_dtype, now, exposed)
-            pending &= ~found
+                now = self._messages(found.of_units(of_dtype), now, exposed)
             np.maximum(end, np.where(active, np.maximum(self.link_free, now), end), out=end)
             self.tick = np.where(active, np.maximum(start + self.cycle, now), start)
 
-    def _messages(self, found: NDArray[np.bool_], now: Floats, exposed: Exposed) -> Floats:
+    def _messages(self, found: "Found", now: Floats, exposed: Exposed) -> Floats:
         """Fuse and send what was found; return when the loop goes on."""
-        while found.any():
-            taken = self._fuse(found)
-            found = np.asarray(found & ~taken)
-            size: Floats = taken @ self.units.bytes
-            tensors: NDArray[np.int64] = taken @ self.units.tensors
+        for size, tensors in self._fused(found):
             sends = tensors > 0
             copies = np.where(tensors > 1, self.costs.copy_seconds(size), 0.0)
             start = now if self.costs.blocking else np.maximum(now, self.link_free)
@@ -205,16 +253,21 @@ class Loop:
             now = np.where(sends, done, now) if self.costs.blocking else now
         return now
 
-    def _fuse(self, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(chains, units): the next fused message of each chain.
+    def _fused(self, found: "Found") -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+        """The next message of each chain: (chains,) bytes and tensors, both 0 where none is left.
 
-        It stops at the first unit that does not fit, and holds at least one unit.
+        A message stops at the first unit that does not fit, and holds at least one unit.
         """
-        filled = np.cumsum(np.where(found, self.units.bytes, 0.0), axis=1)
-        taken: NDArray[np.bool_] = found & (filled <= self.threshold)
-        lacks = np.asarray(found.any(axis=1) & ~taken.any(axis=1))
-        taken[lacks, found[lacks].argmax(axis=1)] = True
-        return taken
+        # Sums over all chains, from which a message's own are differences. They are exact, because
+        # all are whole numbers.
+        bytes_before = np.concatenate([[0.0], np.cumsum(self.units.bytes[found.unit])])
+        tensors_before = np.concatenate([[0], np.cumsum(self.units.tensors[found.unit])])
+        next_, last = found.begins[:-1], found.begins[1:]
+        while (next_ < last).any():
+            fits = np.searchsorted(bytes_before, bytes_before[next_] + self.threshold, side="right") - 1
+            stop = np.minimum(np.maximum(fits, next_ + 1), last)
+            yield bytes_before[stop] - bytes_before[next_], tensors_before[stop] - tensors_before[next_]
+            next_ = stop
 
     def _wire(self, size: Floats, start: Floats) -> Floats:
         seconds = self.costs.message_seconds(size, self.np)
