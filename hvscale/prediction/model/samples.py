@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.read.events import Events
 
 Floats = NDArray[np.float64]
-SHARED_MACHINE = ("host", "netns", "docker:rank", "docker:node")
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
 
@@ -67,7 +67,7 @@ def run_samples(run: RunFolder) -> Samples | None:
 
 def _place(record: RunRecord) -> dict[str, Any]:
     """The fields of Samples that run.json knows."""
-    shared = record.placement in SHARED_MACHINE
+    shared = PLACEMENTS.get(record.placement).on_this_machine
     nodes = len(record.nodes) or 1
     link = record.placement_settings.get("link")
     algorithm = [value for name, value in record.env_asked.items() if "allreduce_algorithm" in name.lower()]
