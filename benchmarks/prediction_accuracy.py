@@ -1,0 +1,419 @@
+"""Compare predictions of replayed jobs with their measured steps, on np that the model never saw.
+
+Each model is recorded once on two ranks. Its communication is replayed under every setting of a
+sample, on 2 and 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
+Nodes are network namespaces with shaped links. All ranks share the machine's cores, and so does the
+prediction. `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
+[--held-out 8,16] [--analyze]`; it needs root. Run it again with the same folder to resume: complete
+runs are kept.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy import optimize
+
+from hvscale.core.errors import RequestError
+from hvscale.core.host import describe_host
+from hvscale.core.run_folder import RunFolder, write_atomically
+from hvscale.core.units import MIB
+from hvscale.prediction.document import PredictedRow
+from hvscale.prediction.model.job import read_job
+from hvscale.prediction.model.measured_costs import fit_costs
+from hvscale.prediction.model.samples import Samples, run_samples
+from hvscale.prediction.predict import PredictionRequest, measured_run, predict
+
+Floats = NDArray[np.float64]
+TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
+    "edsr-baseline": ("--batch-size", "4", "--steps", "40"),
+    "resnet50": ("--data", "synthetic", "--batch-size", "2", "--steps", "25"),
+    "edsr": ("--patch-size", "12", "--batch-size", "1", "--steps", "25"),
+    "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1", "--steps", "25"),
+}
+RECORD = ["--gradients", "-np", "2", "--mpi", "gloo"]
+SHARED_MEMORY = "shared memory"
+# What `hvscale launch` starts Horovod with.
+DEFAULT_FUSION_MIB, DEFAULT_CYCLE_MS = 128, 5
+FAR = 4  # held-out np over the largest fitted np, from which on the goal applies
+LAUNCH_SECONDS = 170
+
+
+class Cell(NamedTuple):
+    """A model, a network and settings."""
+
+    model: str
+    link: str
+    algorithm: str = "default"
+    fusion_mib: int = DEFAULT_FUSION_MIB
+    cycle_ms: int = DEFAULT_CYCLE_MS
+    mpi: str = "openmpi"
+
+    @property
+    def name(self) -> str:
+        link = self.link.replace(" ", "-")
+        return f"{self.model}_{link}_{self.algorithm}_{self.fusion_mib}MiB_{self.cycle_ms}ms_{self.mpi}"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What differs from the recording, as `--set` takes it."""
+        changes = {
+            f"allreduce_algorithm={self.algorithm}": self.algorithm != "default",
+            f"fusion_threshold={self.fusion_mib * MIB}": self.fusion_mib != DEFAULT_FUSION_MIB,
+            f"cycle_time={self.cycle_ms}": self.cycle_ms != DEFAULT_CYCLE_MS,
+        }
+        return tuple(setting for setting, differs in changes.items() if differs)
+
+    def launch_options(self, np_: int) -> list[str]:
+        sets = [word for setting in self.settings for word in ("--set", setting)]
+        options = ["-np", str(np_), "--mpi", self.mpi, *sets]
+        if self.link == SHARED_MEMORY:
+            return options
+        return [*options, "--placement", "netns", "--nodes", str(np_), "--link", self.link]
+
+
+# Each level of each factor occurs, with those first that say most about the model.
+SAMPLE = [
+    Cell("edsr-baseline", "1gbit"),
+    Cell("edsr-baseline", "100mbit"),
+    Cell("edsr-baseline", "1gbit", "ring"),
+    Cell("edsr-baseline", "100mbit", "ring"),
+    Cell("edsr-baseline", SHARED_MEMORY),
+    Cell("resnet50", "1gbit"),
+    Cell("edsr-baseline", "100mbit", fusion_mib=1),
+    Cell("edsr-baseline", "1gbit", cycle_ms=1),
+    Cell("resnet50", "1gbit", "ring"),
+    Cell("edsr-baseline", SHARED_MEMORY, "ring"),
+    Cell("resnet50", "1gbit", fusion_mib=16),
+    Cell("edsr", "1gbit", "ring", fusion_mib=16),
+    Cell("edsr-baseline", "1gbit", mpi="mpich"),
+    Cell("resnet50", SHARED_MEMORY, fusion_mib=16, cycle_ms=1),
+    Cell("vgg16", SHARED_MEMORY),
+    Cell("edsr-baseline", "100mbit", "ring", cycle_ms=1),
+    Cell("edsr", SHARED_MEMORY, mpi="mpich"),
+]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A held-out np of a cell: times in seconds, errors in percent, efficiency in points."""
+
+    cell: str
+    group: str
+    """Cells that differ in nothing but their settings share it."""
+    np: int
+    extrapolation: float
+    measured_seconds: float
+    measured_seconds_low: float
+    measured_seconds_high: float
+    predicted_seconds: float
+    predicted_seconds_low: float
+    predicted_seconds_high: float
+    error_percent: float
+    efficiency_error_points: float
+    messages: float
+    predicted_messages: float
+    messages_error_percent: float
+    misplaced_bytes_percent: float
+    """Of a step's bytes: in another range of sizes than measured."""
+    is_covered: bool
+    no_overlap_percent: float
+    full_overlap_percent: float
+    fitted_curve_percent: float
+
+
+PREDICTORS = {
+    "hvscale predict": "error_percent",
+    "no overlap": "no_overlap_percent",
+    "full overlap": "full_overlap_percent",
+    "curve fitted to throughput": "fitted_curve_percent",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
+    parser.add_argument("--fit", type=numbers, default=[2, 4])
+    parser.add_argument("--held-out", type=numbers, default=[8, 16])
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--under", default="", help="start each launch under this command, such as a lock")
+    parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
+    parser.add_argument("--analyze", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    cells = [cell for cell in SAMPLE if fnmatch.fnmatch(cell.name, options.cells)]
+    if not options.analyze:
+        measure(cells, options)
+    found = [row for cell in cells for row in cell_rows(cell, options)]
+    if not found:
+        raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run")
+    document = {"machine": describe_host().cpu, "held_out": [asdict(row) for row in found]}
+    text = json.dumps(document, indent=1) + "\n"
+    write_atomically(options.folder / "accuracy.json", lambda file: file.write(text.encode()))
+    print_tables(found)
+
+
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
+    """Record each model and replay each cell, unless the folder has it; failures do not stop it."""
+    end = time.monotonic() + 60 * options.minutes
+    for cell in cells:
+        recording = options.folder / "recordings" / cell.model
+        train = ["hvscale", "train", cell.model, "--threads", "1", *TRAIN[cell.model]]
+        if time.monotonic() > end or not profile(options, recording, RECORD, train):
+            continue
+        replay = ["hvscale", "replay", str(recording.resolve()), "--steps", str(options.steps)]
+        for np_ in [*options.fit, *options.held_out]:
+            folder = run_path(options.folder, cell, np_)
+            if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
+                break  # more ranks would not succeed either
+
+
+def run_path(folder: Path, cell: Cell, np_: int) -> Path:
+    return Path(folder / "runs" / cell.name / str(np_))
+
+
+def is_complete(run: Path) -> bool:
+    try:
+        return RunFolder.open(run).read().exit_status == 0
+    except (RequestError, OSError):
+        return False
+
+
+def profile(options: argparse.Namespace, run: Path, launch: list[str], command: list[str]) -> bool:
+    """Start a profiled run unless it is complete; returns whether it is."""
+    if is_complete(run):
+        return True
+    shutil.rmtree(run, ignore_errors=True)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    environment = ".venv-mpich" if "mpich" in launch else Path(sys.executable).parent.parent.name
+    hvscale = Path(sys.executable).parent.parent.parent / environment / "bin" / "hvscale"
+    arguments = [str(hvscale), "profile", *launch, "--run", str(run), "--", *command]
+    print(shlex.join(arguments), file=sys.stderr, flush=True)
+    with (run.parent / f"{run.name}.txt").open("w") as output:
+        whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *arguments]
+        path = f"{hvscale.parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            whole, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}, check=False
+        )
+    if done.returncode:
+        print(f"exit status {done.returncode}, see {run.parent / run.name}.txt", file=sys.stderr, flush=True)
+    return done.returncode == 0
+
+
+def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
+    """A row for each held-out np with a complete run; none without the runs to fit."""
+    paths = {np_: run_path(options.folder, cell, np_) for np_ in [*options.fit, *options.held_out]}
+    runs = {np_: RunFolder.open(path) for np_, path in paths.items() if is_complete(path)}
+    held_out = [np_ for np_ in options.held_out if np_ in runs]
+    recording = options.folder / "recordings" / cell.model
+    if not held_out or not all(np_ in runs for np_ in options.fit) or not is_complete(recording):
+        return []
+    fitted = {np_: runs[np_] for np_ in options.fit}
+    cores = describe_host().cores
+    try:
+        request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
+        document = predict([RunFolder.open(recording), *fitted.values()], request)
+    except RequestError as error:
+        print(f"{cell.name}: {error}", file=sys.stderr)
+        return []
+    naive = naive_predictors(recording, cell, fitted, cores)
+    by_np = {row.np: row for row in document.rows}
+    compute, far = document.compute_seconds, max(options.fit)
+    return [held_out_row(cell, runs[np_], by_np[np_], compute, naive, np_ / far) for np_ in held_out]
+
+
+def held_out_row(
+    cell: Cell, run: RunFolder, row: PredictedRow, compute: float, naive: list[Callable[[int], float]], far: float
+) -> HeldOut:
+    seconds, samples = step_seconds(run), all_samples(run)
+    steps = len(seconds) + 1
+    mean = float(seconds.mean())
+    drawn = np.random.default_rng(0).integers(len(seconds), size=(4000, len(seconds)))
+    low, high = (float(one) for one in np.quantile(seconds[drawn].mean(axis=1), [0.05, 0.95]))
+    messages, predicted = len(samples.bytes) / steps, sum(size.calls for size in row.messages)
+    low_step, high_step = row.step_seconds_low or 0.0, row.step_seconds_high or float("inf")
+    errors = [100 * (one(row.np) / mean - 1) for one in naive]
+    return HeldOut(
+        cell=cell.name,
+        group=f"{cell.model} {cell.link} {cell.mpi} {row.np}",
+        np=row.np,
+        extrapolation=far,
+        measured_seconds=mean,
+        measured_seconds_low=low,
+        measured_seconds_high=high,
+        predicted_seconds=row.step_seconds,
+        predicted_seconds_low=low_step,
+        predicted_seconds_high=high_step,
+        error_percent=100 * (row.step_seconds / mean - 1),
+        efficiency_error_points=100 * (row.scaling_efficiency - compute / mean),
+        messages=messages,
+        predicted_messages=predicted,
+        messages_error_percent=100 * (predicted / messages - 1),
+        misplaced_bytes_percent=misplaced_bytes(samples, row),
+        is_covered=low_step <= mean <= high_step,
+        no_overlap_percent=errors[0],
+        full_overlap_percent=errors[1],
+        fitted_curve_percent=errors[2],
+    )
+
+
+def step_seconds(run: RunFolder) -> Floats:
+    """The steps of a run that the prediction counts too."""
+    found = measured_run(run)
+    if found is None:
+        raise RequestError(f"{run.path} has no steps")
+    return found.seconds
+
+
+def all_samples(run: RunFolder) -> Samples:
+    """The fused messages of a run."""
+    found = run_samples(run)
+    if found is None:
+        raise RequestError(f"{run.path} has no messages")
+    return found
+
+
+def misplaced_bytes(samples: Samples, row: PredictedRow) -> float:
+    """Percent of a step's bytes in another range of sizes, out of the predicted row's ranges."""
+    total = samples.bytes.sum()
+    measured = []
+    for size in row.messages:
+        above = samples.bytes >= size.bytes_min
+        within = above if size.bytes_max is None else above & (samples.bytes <= size.bytes_max)
+        measured.append(samples.bytes[within].sum() / total)
+    predicted = np.array([size.bytes for size in row.messages])
+    shared = np.minimum(predicted / predicted.sum(), measured).sum()
+    return float(100 * (1 - shared))
+
+
+def naive_predictors(
+    recording: Path, cell: Cell, fitted: dict[int, RunFolder], cores: int
+) -> list[Callable[[int], float]]:
+    """Seconds of a step by np: without overlap, with full overlap, and by Amdahl's law.
+
+    The first two send all gradients at the end, or hide all of them, in messages as large as the
+    fusion threshold, at the costs that the model measured. The third is fitted to throughput alone.
+    """
+    job = read_job(RunFolder.open(recording))
+    costs = fit_costs([all_samples(run) for run in fitted.values()], cores)
+    whole, rest = divmod(float(job.bytes.sum()), float(cell.fusion_mib * MIB))
+    sizes = np.array([cell.fusion_mib * MIB] * int(whole) + [rest], np.float64)
+
+    def messages(np_: int) -> float:
+        return float(costs.message_seconds(sizes, np_).sum())
+
+    nps = np.array(sorted(fitted), np.float64)
+    throughput = np.array([np_ / step_seconds(fitted[int(np_)]).mean() for np_ in nps])
+
+    def amdahl(np_: Floats | float, rate: float, serial: float) -> Floats | float:
+        return rate * np_ / (1 + serial * (np_ - 1))
+
+    found = optimize.least_squares(
+        lambda fit: np.log(amdahl(nps, *fit) / throughput), (throughput[0] / nps[0], 0.1), bounds=(1e-9, np.inf)
+    )
+    rate, serial = found.x
+    return [
+        lambda np_: job.compute_seconds + messages(np_),
+        lambda np_: max(job.compute_seconds, messages(np_)),
+        lambda np_: np_ / float(amdahl(float(np_), rate, serial)),
+    ]
+
+
+def kendall(rows: Sequence[HeldOut]) -> tuple[float, int]:
+    """Kendall's tau over all pairs of settings of one job, and the number of pairs."""
+    signs = [
+        np.sign(one.measured_seconds - other.measured_seconds)
+        * np.sign(one.predicted_seconds - other.predicted_seconds)
+        for one, other in combinations(rows, 2)
+        if one.group == other.group
+    ]
+    return (float(np.mean(signs)) if signs else float("nan")), len(signs)
+
+
+def print_tables(rows: Sequence[HeldOut]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    table = Table(title="held-out runs: step time, 90 % intervals")
+    for name in (
+        "cell",
+        "np",
+        "measured, s",
+        "predicted, s",
+        "error, %",
+        "efficiency, points",
+        "messages",
+        "predicted",
+    ):
+        table.add_column(name, justify="left" if name == "cell" else "right")
+    for row in rows:
+        table.add_row(
+            row.cell.replace("_", " "),
+            str(row.np),
+            f"{row.measured_seconds:.3f} ({row.measured_seconds_low:.3f} to {row.measured_seconds_high:.3f})",
+            f"{row.predicted_seconds:.3f} ({row.predicted_seconds_low:.3f} to {row.predicted_seconds_high:.3f})",
+            f"{row.error_percent:+.1f}",
+            f"{row.efficiency_error_points:+.1f}",
+            f"{row.messages:.1f}",
+            f"{row.predicted_messages:.1f}",
+        )
+    console.print(table)
+    for title, chosen in (
+        ("all held-out runs", rows),
+        (f"{FAR} or more times the fitted np", [row for row in rows if row.extrapolation >= FAR]),
+    ):
+        if chosen:
+            console.print(summary(f"{title}: {len(chosen)} runs", chosen))
+            console.print(figures(chosen), highlight=False)
+
+
+def summary(title: str, rows: Sequence[HeldOut]) -> Table:
+    table = Table(title=title)
+    for name in ("error of the step's time, %", "mean", "median", "worst", "signed mean"):
+        table.add_column(name, justify="left" if name.startswith("error") else "right")
+    for name, field in PREDICTORS.items():
+        errors = np.array([getattr(row, field) for row in rows])
+        sizes = np.abs(errors)
+        figures = (sizes.mean(), float(np.median(sizes)), sizes.max())
+        table.add_row(name, *(f"{one:.1f}" for one in figures), f"{errors.mean():+.1f}")
+    return table
+
+
+def figures(rows: Sequence[HeldOut]) -> str:
+    """What the table of errors leaves out, in lines."""
+    points = np.abs([row.efficiency_error_points for row in rows])
+    messages = np.array([row.messages_error_percent for row in rows])
+    misplaced = np.array([row.misplaced_bytes_percent for row in rows])
+    noise = np.array([(row.measured_seconds_high / row.measured_seconds_low - 1) * 50 for row in rows])
+    tau, pairs = kendall(rows)
+    return "\n".join(
+        [
+            f"efficiency: mean error {points.mean():.1f} points, worst {points.max():.1f}",
+            f"fused messages: number, mean error {np.abs(messages).mean():.1f} %, worst {np.abs(messages).max():.1f} %, "
+            f"signed mean {messages.mean():+.1f} %; bytes in another range of sizes, mean {misplaced.mean():.1f} %",
+            f"90 % interval: covers {100 * np.mean([row.is_covered for row in rows]):.0f} %",
+            f"order of settings: Kendall's tau {tau:.2f} over {pairs} pairs",
+            f"the measured means themselves: +-{noise.mean():.1f} % (90 % interval, over steps of one start)",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
