@@ -41,10 +41,10 @@ from hvscale.prediction.predict import PredictionRequest, measured_run, predict
 
 Floats = NDArray[np.float64]
 TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
-    "edsr-baseline": ("--batch-size", "4", "--steps", "40"),
-    "resnet50": ("--data", "synthetic", "--batch-size", "2", "--steps", "25"),
-    "edsr": ("--patch-size", "12", "--batch-size", "1", "--steps", "25"),
-    "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1", "--steps", "25"),
+    "edsr-baseline": ("--batch-size", "4"),
+    "resnet50": ("--data", "synthetic", "--batch-size", "2"),
+    "edsr": ("--patch-size", "12", "--batch-size", "1"),
+    "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1"),
 }
 RECORD = ["--gradients", "-np", "2", "--mpi", "gloo"]
 SHARED_MEMORY = "shared memory"
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
     parser.add_argument("--fit", type=numbers, default=[2, 4])
     parser.add_argument("--held-out", type=numbers, default=[8, 16])
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
     parser.add_argument("--under", default="", help="start each launch under this command, such as a lock")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
@@ -177,10 +177,10 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     for cell in cells:
         recording = options.folder / "recordings" / cell.model
-        train = ["hvscale", "train", cell.model, "--threads", "1", *TRAIN[cell.model]]
+        train = ["hvscale", "train", cell.model, "--threads", "1", "--steps", str(options.steps), *TRAIN[cell.model]]
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
-        replay = ["hvscale", "replay", str(recording.resolve()), "--steps", str(options.steps)]
+        replay = ["hvscale", "replay", str(recording.resolve())]
         for np_ in [*options.fit, *options.held_out]:
             folder = run_path(options.folder, cell, np_)
             if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
