@@ -41,7 +41,7 @@ from hvscale.prediction.predict import PredictionRequest, measured_run, predict
 
 Floats = NDArray[np.float64]
 TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
-    "edsr-baseline": ("--batch-size", "4"),
+    "edsr-baseline": ("--batch-size", "2"),
     "resnet50": ("--data", "synthetic", "--batch-size", "2"),
     "edsr": ("--patch-size", "12", "--batch-size", "1"),
     "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1"),
