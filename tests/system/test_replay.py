@@ -25,6 +25,12 @@ for step in range(12):
 """
 
 
+MARKED = PROGRAM.replace("import torch,", "from hvscale import profiling\nimport torch,").replace(
+    "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
+)
+LABEL = "fused messages only, fixed pattern"
+
+
 @pytest.fixture
 def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Path:
     done = hvscale("profile", "--gradients", "-np", 2, "--run", "recorded", "--", "python", program(PROGRAM))
@@ -85,6 +91,70 @@ def test_a_replay_of_hvscale_train_reports_images(hvscale: Run) -> None:
     rows = json.loads(scaled.stdout)["rows"]
     assert [row["np"] for row in rows] == [1, 2]
     assert all(row["throughput"] > 0 for row in rows)
+
+
+def large_all_reduces(document: str) -> tuple[int, int]:
+    """Calls and bytes; Horovod's own negotiation messages are smaller."""
+    rows = [row for row in json.loads(document)["rows"] if row["operation"] == "allreduce" and row["bytes_min"] > 1024]
+    return sum(row["calls"] for row in rows), sum(row["bytes"] for row in rows)
+
+
+def test_a_run_without_gradients_is_replayed_from_its_messages(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(MARKED))
+    assert done.returncode == 0, done.stderr
+    replayed = hvscale("replay", "messages", "--steps", 3)
+    assert replayed.returncode == 0, replayed.stderr
+    warning = f"hvscale: warning: {LABEL}: messages holds no gradients, so the messages of a typical step are used"
+    assert replayed.stderr.count(warning) == 1
+    assert replayed.stdout.strip().endswith(LABEL)
+    # Horovod would fuse two messages of the same cycle: it does not, whatever the settings.
+    for more in ([], ["--set", "fusion_threshold=16M"]):
+        profiled = hvscale(
+            *(
+                "profile",
+                "-np",
+                3,
+                *more,
+                "--bins",
+                "1024",
+                "--json",
+                "--",
+                "hvscale",
+                "replay",
+                "messages",
+                "--steps",
+                6,
+            )
+        )
+        assert profiled.returncode == 0, profiled.stderr
+        exported = hvscale("trace", "messages", "--chakra", "trace")
+        assert exported.returncode == 0, exported.stderr
+        messages = int(exported.stderr.split()[-2])
+        assert large_all_reduces(profiled.stdout) == (3 * 6 * messages, 3 * 6 * SENT)
+        assert LABEL in profiled.stderr
+
+
+def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run, program: Callable[[str], Path]) -> None:
+    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(PROGRAM))
+    assert done.returncode == 0, done.stderr
+    for command in (["replay", "messages"], ["trace", "messages", "--chakra", "trace"]):
+        refused = hvscale(*command)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            "hvscale: messages holds no gradients, and its messages cannot replace them: their steps are unknown. "
+            "Use `hvscale profile --gradients`\n"
+        )
+
+
+def test_a_recording_is_exported_for_chakra(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    done = hvscale("trace", recorded, "--chakra", "trace", "--steps", "2-3")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "trace: trace.0.et to trace.1.et, 2 steps of 2 gradients\n"
+    assert sorted(path.name for path in tmp_path.glob("*.et")) == ["trace.0.et", "trace.1.et"]
+    plain = hvscale("trace", recorded)
+    assert (plain.returncode, plain.stderr) == (2, "hvscale: Missing option '--chakra'.\n")
 
 
 def test_different_recordings_on_two_ranks_are_a_one_line_error(

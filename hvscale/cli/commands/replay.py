@@ -19,7 +19,8 @@ app = new_app()
 def replay(
     context: typer.Context,
     recorded: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Run folder of a job recorded with hvscale profile --gradients.")
+        Path,
+        typer.Argument(metavar="RUN", help="Run folder of a job recorded with hvscale profile, best with --gradients."),
     ],
     np: Annotated[
         int | None,
@@ -61,9 +62,9 @@ def replay(
     from hvscale.cli.launch_options import resolve
     from hvscale.launch.controller import launch
     from hvscale.launch.options import LaunchHooks
-    from hvscale.profiling.analyze.gradients import read_job_gradients
+    from hvscale.profiling.analyze.messages import read_job_schedule
 
-    gradients = read_job_gradients(run)
+    gradients = read_job_schedule(run)
     for text in gradients.warnings:
         print_warning(text)
     options = options.replace(np=np or gradients.size)

@@ -18,7 +18,8 @@ from hvscale import profiling
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
-from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
+from hvscale.profiling.analyze.gradients import JobGradients
+from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
 
 Compute = Literal["sleep", "spin"]
@@ -31,7 +32,9 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> Non
     Rank 0 writes steps.jsonl into the job's run folder and prints the median step. Raises
     RequestError when the recording cannot be replayed, or the ranks read different recordings.
     """
-    gradients = read_job_gradients(recorded)
+    gradients = read_job_schedule(recorded)
+    if gradients.basis is not None:
+        os.environ.update(FUSION_OFF)
     for name, value in gradients.ranks[0].recording.header.settings.items():
         os.environ.setdefault(name, value)
     import horovod.torch as hvd
@@ -55,7 +58,11 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> Non
     rank.check_results()
     if hvd.rank() == 0:
         shown = 1000 * median(durations), 1000 * float(median(gradients.seconds.mean(axis=0).tolist()))
-        print(f"replay: {count} steps, median {shown[0]:.1f} ms; recorded on {gradients.size} ranks: {shown[1]:.1f} ms")
+        basis = f"; {gradients.basis}" if gradients.basis else ""
+        print(
+            f"replay: {count} steps, median {shown[0]:.1f} ms; "
+            f"recorded on {gradients.size} ranks: {shown[1]:.1f} ms{basis}"
+        )
 
 
 def until_slept(moment: float) -> None:

@@ -32,6 +32,8 @@ class JobGradients:
     left_out: int
     """Steps with other tensors, such as one that also averages a metric, or not on all ranks."""
     warnings: list[str]
+    basis: str | None = None
+    """Of tensors that are not gradients: what they are, for people."""
 
     @property
     def size(self) -> int:

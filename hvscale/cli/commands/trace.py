@@ -1,0 +1,47 @@
+"""`hvscale trace`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import RunArgument, new_app
+from hvscale.cli.console import print_message, print_warnings
+
+app = new_app()
+
+
+@app.command()
+def trace(
+    run: RunArgument,
+    chakra: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Write a Chakra execution trace: FILE.0.et for rank 0, FILE.1.et for rank 1, and so on.",
+        ),
+    ],
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="N|N-M", help="Step, or range of steps, to write. Default: all recorded steps."),
+    ] = None,
+) -> None:
+    """Export a recorded job's computation and all-reduces for simulators such as ASTRA-sim.
+
+    For a trace of the messages for ui.perfetto.dev, use `hvscale report RUN --trace FILE`.
+
+    Example: `hvscale trace runs/edsr --chakra edsr --steps 1-10`
+    """
+    from hvscale.core.run_folder import RunFolder
+    from hvscale.prediction.chakra import parse_steps, write_chakra
+    from hvscale.profiling.analyze.messages import read_job_schedule
+
+    gradients = read_job_schedule(RunFolder.open(run))
+    chosen = parse_steps(steps, gradients.numbers)
+    print_warnings(gradients.warnings)
+    paths = write_chakra(gradients, chosen, chakra, str(run))
+    missing = gradients.size - len(paths)
+    if missing:
+        print_warnings([f"{missing} of {gradients.size} ranks were not recorded, so they have no file"])
+    kind = "messages" if gradients.basis else "gradients"
+    print_message(f"trace: {paths[0]} to {paths[-1]}, {len(chosen)} steps of {len(gradients.tensors)} {kind}")

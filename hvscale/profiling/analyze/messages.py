@@ -1,0 +1,187 @@
+"""The schedule of a job whose gradients were not recorded, from the messages that hvprof recorded.
+
+Horovod fuses gradients into other messages in every step. The schedule has one pattern of messages
+for all steps, that of a typical step, and keeps when each step had sent as many bytes.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
+from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
+from hvscale.profiling.read.events import Events, Recording
+from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header, RankGradients
+from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSION
+
+Nanoseconds = NDArray[np.int64]
+MESSAGES_ONLY = "fused messages only, fixed pattern"
+FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
+
+
+def read_job_schedule(run: RunFolder) -> JobGradients:
+    """Read a job's recorded gradients or, without any, its schedule from hvprof's messages.
+
+    Raises RequestError when the run has neither.
+    """
+    if any(run.hvprof.glob("gradients-*.hvg")) or not any(run.hvprof.glob("rank-*.hvp")):
+        return read_job_gradients(run)
+    return read_messages(run)
+
+
+def read_messages(run: RunFolder) -> JobGradients:
+    """Read the schedule from a run's profile. Raises RequestError as `message_schedule` does."""
+    recording = read_recording(run)
+    return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)))
+
+
+def message_schedule(run: str, record: RunRecord, recording: Recording, edges: Nanoseconds | None) -> JobGradients:
+    """Return a schedule in which each all-reduce between all ranks is one tensor.
+
+    `run`: its name in errors. `edges`: of the lowest rank's steps, from `step_edges`. Raises
+    RequestError without known steps, or without a step that has the usual bytes on all ranks.
+    """
+    refused = f"{run} holds no gradients, and its messages cannot replace them: {{}}. Use `hvscale profile --gradients`"
+    if edges is None:
+        raise RequestError(refused.format("their steps are unknown"))
+    edges_of = edges_by_rank(recording, edges)
+    steps = {rank: _steps_of_rank(recording, record.np, rank, edges_of[rank]) for rank in recording.ranks}
+    totals = Counter(step.total for by_number in steps.values() for step in by_number.values() if step.total)
+    if not totals:
+        raise RequestError(refused.format("the steps after the first one contain no all-reduce"))
+    usual = totals.most_common(1)[0][0]
+    candidates = range(1, len(edges) - 1)
+    numbers = [number for number in candidates if all(one[number].total == usual for one in steps.values())]
+    if not numbers:
+        raise RequestError(refused.format("no step has the same bytes on all ranks"))
+    sizes = _typical_sizes([steps[recording.ranks[0]][number] for number in numbers])
+    tensors = [_tensor(number, size) for number, size in enumerate(sizes.tolist())]
+    ranks = []
+    for rank in recording.ranks:
+        found = [steps[rank][number].in_pattern(sizes) for number in numbers]
+        made = RankGradients(_header(record, rank), tensors, found, None)
+        ranks.append(RankSteps(made, dict(zip(numbers, found, strict=True))))
+    warning = (
+        f"{MESSAGES_ONLY}: {run} holds no gradients, so the messages of a typical step are used, and Horovod's fusion "
+        "is off"
+    )
+    return JobGradients(ranks, numbers, len(candidates) - len(numbers), [warning, *recording.warnings], MESSAGES_ONLY)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of one rank: its all-reduces, in order. Times are nanoseconds after its start."""
+
+    number: int
+    duration_ns: int
+    bytes: Nanoseconds
+    ready_ns: Nanoseconds
+    """When the rank had the data, at the latest."""
+    end_ns: Nanoseconds
+    overlaps: bool
+    """The program computes while messages are on their way, and waits once, at the end."""
+
+    @property
+    def total(self) -> int:
+        return int(self.bytes.sum())
+
+    def in_pattern(self, sizes: Nanoseconds) -> GradientStep:
+        """Divide the bytes of this step into messages of `sizes`, of the same total.
+
+        A message is ready, and ends, when the recorded message with its last byte does.
+        """
+        carrier = np.searchsorted(np.cumsum(self.bytes), np.cumsum(sizes))
+        enqueued, end = self.ready_ns[carrier] / 1e9, self.end_ns[carrier] / 1e9
+        count = len(sizes)
+        if self.overlaps:
+            positions = handles = np.array([count])
+            begins, ends = enqueued[-1:], np.maximum(end.max(keepdims=True), enqueued[-1:])
+        else:
+            positions, handles = np.arange(1, count + 1), np.ones(count, np.int64)
+            last_of_carrier = np.append(np.diff(carrier) > 0, True)
+            begins, ends = enqueued, np.where(last_of_carrier, end, enqueued)
+        return GradientStep(
+            self.number,
+            self.duration_ns / 1e9,
+            np.arange(count),
+            enqueued,
+            positions,
+            handles,
+            begins,
+            ends,
+            ends - begins,
+        )
+
+
+def _steps_of_rank(recording: Recording, np_of_job: int, rank: int, edges: Nanoseconds) -> dict[int, _Step]:
+    """The steps of a rank but the first one, in which Horovod sets itself up, by number."""
+    events = recording.events
+    of_rank = events.rank == rank
+    if "allreduce" in events.operations:
+        of_rank &= events.operation == events.operations.index("allreduce")
+    else:
+        of_rank[:] = False
+    agreements = np.sort(events.start_ns[of_rank & events.bitwise])
+    chosen = np.flatnonzero(of_rank & ~events.bitwise & (events.bytes > 0) & (events.communicator_size == np_of_job))
+    chosen = chosen[np.argsort(events.start_ns[chosen], kind="stable")]
+    ready = _ready(events, chosen, agreements)
+    first = np.searchsorted(events.start_ns[chosen], edges)
+    made = {}
+    for number in range(1, len(edges) - 1):
+        inside = slice(first[number], first[number + 1])
+        made[number] = _Step(
+            number=number,
+            duration_ns=int(edges[number + 1] - edges[number]),
+            bytes=events.bytes[chosen[inside]],
+            ready_ns=np.maximum(ready[inside] - edges[number], 0),
+            end_ns=(events.start_ns + events.duration_ns)[chosen[inside]] - edges[number],
+            overlaps=len(agreements) > 0,
+        )
+    return made
+
+
+def _ready(events: Events, chosen: Nanoseconds, agreements: Nanoseconds) -> Nanoseconds:
+    """When the rank had the data of each message, in nanoseconds since 1970.
+
+    Horovod sends what all ranks had ready when they last agreed. The rank did not have all of it
+    at the agreement before, so the middle between the two is taken. Without agreements, which
+    another program than Horovod does not make: when it calls the all-reduce.
+    """
+    start = events.start_ns[chosen]
+    last = np.searchsorted(agreements, start, side="right") - 1
+    if not len(agreements):
+        return start
+    middle = (agreements[np.maximum(last, 1) - 1] + agreements[np.maximum(last, 0)]) // 2
+    return np.where(last > 0, middle, start)
+
+
+def _typical_sizes(steps: list[_Step]) -> Nanoseconds:
+    """The sizes of the messages of a step that has the median number of them."""
+    counts = [len(step.bytes) for step in steps]
+    median = sorted(counts)[(len(counts) - 1) // 2]
+    patterns = Counter(tuple(step.bytes.tolist()) for step in steps if len(step.bytes) == median)
+    return np.array(patterns.most_common(1)[0][0], np.int64)
+
+
+def _tensor(number: int, size: int) -> GradientTensor:
+    dtype = "float32" if size % 4 == 0 else "uint8"
+    return GradientTensor(name=f"message.{number}", dtype=dtype, bytes=size, group=None, process_set=0, device="cpu")
+
+
+def _header(record: RunRecord, rank: int) -> Header:
+    environment = {**record.env_asked, **record.rank_environment}
+    settings = {name: environment[name] for name in SETTINGS if name in environment}
+    return Header(
+        version=VERSION,
+        rank=rank,
+        size=record.np,
+        local_size=1,
+        horovod=None,
+        torch=None,
+        settings={**settings, **FUSION_OFF},
+    )
