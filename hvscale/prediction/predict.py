@@ -41,14 +41,15 @@ class PredictionRequest:
     """What `hvscale predict` was asked.
 
     `np`: numbers of ranks. `set`: as in `--set`. `bytes_per_second`: of a node's link, None as
-    measured. `cores`: that all ranks share, None if each rank has its own. `costs`: of a documented
-    network, instead of measured ones.
+    measured. `cores`: that all ranks share, None if each rank has its own. `ranks_per_node`: None
+    as measured. `costs`: of a documented network, instead of measured ones.
     """
 
     np: list[int]
     set: tuple[str, ...] = ()
     bytes_per_second: float | None = None
     cores: int | None = None
+    ranks_per_node: int | None = None
     costs: Costs | None = None
     samples: list[Samples] = field(default_factory=list)
     """Further measured all-reduces, such as those of `hvscale bench`."""
@@ -132,6 +133,12 @@ def measured_costs(samples: list[Samples], settings: PredictedSettings, request:
                 f"--set allreduce_algorithm={settings.algorithm}: no run was measured with it; measure one with `hvscale profile "
                 f"-np 4 --set allreduce_algorithm={settings.algorithm} -- hvscale replay RUN`"
             )
+    samples = [run for run in samples if request.ranks_per_node in (None, run.np // run.nodes)]
+    if not samples and request.ranks_per_node is not None:
+        raise RequestError(
+            f"--ranks-per-node {request.ranks_per_node}: no run was measured with it; measure one with `hvscale profile -np "
+            f"{2 * request.ranks_per_node} --placement netns --nodes 2 -- hvscale replay RUN`, or on your cluster"
+        )
     costs = fit_costs(samples, request.cores)
     if request.bytes_per_second is None:
         return costs

@@ -27,7 +27,8 @@ from hvscale.prediction.model.samples import Samples
 Floats = NDArray[np.float64]
 Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
-COPY_BYTES_PER_SECOND = 4e9  # of one core, both copies of a fused message
+COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
+MOST_COPIES = 500  # measured ones; the fit compares all pairs
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.2])
@@ -99,6 +100,7 @@ class MeasuredCosts:
     largest_np: int
     description: str
     cores: int | None
+    handling: "Handling"
     blocking: bool = True
 
     def with_link(self, bytes_per_second: float) -> "MeasuredCosts":
@@ -127,7 +129,7 @@ class MeasuredCosts:
 
     def message_seconds(self, bytes: Floats, np: int) -> Floats:
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np))
-        return seconds * factor(self.factors, self.formula.algorithm, bytes, np)
+        return seconds * factor(self.factors, self.formula.algorithm, bytes, np) + 2 * self.handling.seconds
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         return bytes * ALGORITHMS[self.formula.algorithm](np).bytes
@@ -137,7 +139,7 @@ class MeasuredCosts:
         return self.agreement_start_seconds * ceil(log2(np)) * crowding
 
     def copy_seconds(self, bytes: Floats) -> Floats:
-        return bytes / COPY_BYTES_PER_SECOND
+        return 2 * self.handling.seconds_per_byte * bytes
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
@@ -177,6 +179,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
         factors=_factors(formula, messages, burst),
         burst=burst,
         largest_np=max(run.np for run in messages),
+        handling=_fit_handling(messages),
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
     )
@@ -243,6 +246,30 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
         variance * np.linalg.pinv(information) / len(best.fun) ** 0.5,
         float(best.cost),
     )
+
+
+class Handling(NamedTuple):
+    """What Horovod does before a message: `seconds`, and for a fused one its copies.
+
+    The same again is assumed to follow the message.
+    """
+
+    seconds: float
+    seconds_per_byte: float
+
+
+def _fit_handling(runs: Sequence[Samples]) -> Handling:
+    """Fit a line to the times before messages, by medians of pairs (Theil and Sen)."""
+    known = [(run.bytes, run.before_seconds) for run in runs if run.before_seconds is not None]
+    sizes = np.concatenate([np.empty(0), *(sizes for sizes, _ in known)])
+    seconds = np.concatenate([np.empty(0), *(before for _, before in known)])
+    chosen = np.random.default_rng(0).permutation(len(sizes))[:MOST_COPIES]
+    x, y = sizes[chosen], seconds[chosen]
+    first, second = np.nonzero(x[:, None] > x)
+    if len(np.unique(x)) < 3:
+        return Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
+    slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
+    return Handling(max(0.0, float(np.median(y - slope * x))), slope)
 
 
 def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:

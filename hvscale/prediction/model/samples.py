@@ -21,9 +21,10 @@ class Samples:
     """All-reduces on one number of ranks: arrays of one length, and the agreements' seconds.
 
     `seconds`: from the last rank's call to the last rank's return. `idle_seconds`: from the end of
-    the message before. `ranks_per_core`: above 1 where ranks share cores. `bytes_per_second`: of a
-    node's link, None if it is not limited. `algorithm`: that the run asked for, None for the
-    library's own choice.
+    the message before. `before_seconds`: from the end of the agreement or message before, in which
+    Horovod copies into the fusion buffer; None if unknown. `ranks_per_core`: above 1 where ranks
+    share cores. `bytes_per_second`: of a node's link, None if it is not limited. `algorithm`: that
+    the run asked for, None for the library's own choice.
     """
 
     np: int
@@ -37,6 +38,7 @@ class Samples:
     library: str
     algorithm: str | None
     name: str
+    before_seconds: Floats | None = None
 
 
 def run_samples(run: RunFolder) -> Samples | None:
@@ -53,6 +55,7 @@ def run_samples(run: RunFolder) -> Samples | None:
     order = np.argsort(end, kind="stable")
     seconds = (end - last_start)[order] / 1e9
     is_data = ~bitwise[order]
+    before = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
     idle = np.diff(end[order][is_data], prepend=end[order][is_data][:1]) / 1e9 - seconds[is_data]
     chosen = np.random.default_rng(0).permutation(int(is_data.sum()))[:MOST_MESSAGES]
     return Samples(
@@ -62,6 +65,7 @@ def run_samples(run: RunFolder) -> Samples | None:
         idle_seconds=np.maximum(idle[chosen], 0),
         agreements=seconds[~is_data],
         name=run.path.name,
+        before_seconds=np.maximum(before[is_data][chosen], 0),
     )
 
 

@@ -1,5 +1,7 @@
 """Costs fitted to messages whose law is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,12 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         fit_costs([samples(RING, 2), samples(RING, 4, bytes_per_second=1.25e8)], cores=None)
     with pytest.raises(RequestError, match="different libraries"):
         fit_costs([samples(RING, 2), samples(RING, 4, library="MPICH 4.3")], cores=None)
+
+
+def test_copies_are_measured_before_messages() -> None:
+    run = samples(RING, 4)
+    late = np.arange(len(run.bytes)) % 5 == 0
+    before = 40e-6 + 0.2e-9 * run.bytes + np.where(late, 5e-3, 0)
+    costs = fit_costs([samples(RING, 2), replace(run, before_seconds=before)], cores=None)
+    assert costs.copy_seconds(np.array([1e6])) == pytest.approx(2 * 0.2e-3, rel=0.1)
+    assert costs.handling.seconds == pytest.approx(40e-6, rel=0.3)
