@@ -37,7 +37,8 @@ from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.job import read_job
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
-from hvscale.prediction.predict import PredictionRequest, measured_run, predict
+from hvscale.prediction.predict import FIRST_STEPS, PredictionRequest, predict
+from hvscale.profiling.analyze.steps import read_step_log
 
 Floats = NDArray[np.float64]
 TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
@@ -278,10 +279,10 @@ def held_out_row(
 
 def step_seconds(run: RunFolder) -> Floats:
     """The steps of a run that the prediction counts too."""
-    found = measured_run(run)
-    if found is None:
+    log = read_step_log(run)
+    if log is None or len(log.seconds) <= FIRST_STEPS:
         raise RequestError(f"{run.path} has no steps")
-    return found.seconds
+    return np.asarray(log.seconds[FIRST_STEPS:], np.float64)
 
 
 def all_samples(run: RunFolder) -> Samples:

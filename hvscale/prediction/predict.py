@@ -1,7 +1,7 @@
 """Predicts how a recorded job scales: throughput, efficiency, and what takes the time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from hvscale.prediction.document import (
     Source,
     StepTimeline,
 )
-from hvscale.prediction.model.costs import Costs
+from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
@@ -56,8 +56,8 @@ class PredictionRequest:
 
     @property
     def as_measured(self) -> bool:
-        """Whether measured runs answer the same question."""
-        return not self.set and self.bytes_per_second is None and self.costs is None
+        """Whether runs with the same settings answer the same question."""
+        return self.bytes_per_second is None and self.costs is None
 
 
 class MeasuredRun(NamedTuple):
@@ -66,6 +66,8 @@ class MeasuredRun(NamedTuple):
     np: int
     seconds: Floats
     is_replay: bool
+    horovod: HorovodSettings
+    algorithm: str | None
 
 
 def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> PredictionDocument:
@@ -77,13 +79,15 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     # Steps count where their messages do: another library or link answers another question.
-    measured = [found for run, _ in profiled if (found := measured_run(run)) is not None]
+    measured = [found for run, one in profiled if (found := measured_run(run, job, one)) is not None]
     samples = [one for _, one in profiled] + request.samples
-    costs: Costs = request.costs or measured_costs(samples, settings, request)
-    checks = [] if request.costs else leave_one_out(job, settings, samples, measured, request)
+    if request.costs is None:
+        samples = matching_samples(samples, settings, request)
+    costs: Costs = request.costs or measured_costs(samples, request)
+    checks = leave_one_out(job, samples, measured, costs.formula.algorithm) if isinstance(costs, MeasuredCosts) else []
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])
     largest = max([costs.largest_np, job.recorded_np]) if request.costs is None else 0
-    own = {run.np: run for run in measured} if request.as_measured else {}
+    own = {run.np: run for run in measured if request.as_measured and answers(run, settings)}
     rows = []
     for np_ in sorted({*request.np, *own}):
         simulation = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
@@ -110,12 +114,23 @@ def first_job(runs: Sequence[RunFolder]) -> Job:
     return read_job(recorded[0] if recorded else runs[0])
 
 
-def measured_run(run: RunFolder) -> MeasuredRun | None:
-    """The steps that a run wrote; None without any."""
+def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | None:
+    """The steps that a run wrote, and what it was measured with; None without any."""
     record, log = run.read(), read_step_log(run)
     if log is None or len(log.seconds) <= FIRST_STEPS:
         return None
-    return MeasuredRun(record.np, np.asarray(log.seconds[FIRST_STEPS:], np.float64), is_replay(run))
+    return MeasuredRun(
+        record.np,
+        np.asarray(log.seconds[FIRST_STEPS:], np.float64),
+        is_replay(run),
+        recorded_settings({**job.settings, **record.env_asked}),
+        samples.algorithm,
+    )
+
+
+def answers(run: MeasuredRun, settings: PredictedSettings) -> bool:
+    """Whether a run was measured with the settings to predict."""
+    return run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
 
 
 def is_replay(run: RunFolder) -> bool:
@@ -123,8 +138,8 @@ def is_replay(run: RunFolder) -> bool:
     return [Path(word).name for word in run.read().command[:2]] == ["hvscale", "replay"]
 
 
-def measured_costs(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> MeasuredCosts:
-    """Fit the costs to the runs with the requested algorithm, on the requested link."""
+def matching_samples(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> list[Samples]:
+    """The runs with the requested algorithm and layout. Raises RequestError if there are none."""
     if settings.algorithm is not None:
         names = next(names for names in ALGORITHM_NAMES.values() if settings.algorithm in names)
         samples = [run for run in samples if run.algorithm in names]
@@ -133,12 +148,18 @@ def measured_costs(samples: list[Samples], settings: PredictedSettings, request:
                 f"--set allreduce_algorithm={settings.algorithm}: no run was measured with it; measure one with `hvscale profile "
                 f"-np 4 --set allreduce_algorithm={settings.algorithm} -- hvscale replay RUN`"
             )
-    samples = [run for run in samples if request.ranks_per_node in (None, run.np // run.nodes)]
-    if not samples and request.ranks_per_node is not None:
-        raise RequestError(
-            f"--ranks-per-node {request.ranks_per_node}: no run was measured with it; measure one with `hvscale profile -np "
-            f"{2 * request.ranks_per_node} --placement netns --nodes 2 -- hvscale replay RUN`, or on your cluster"
-        )
+    if request.ranks_per_node is not None:
+        samples = [run for run in samples if run.np == request.ranks_per_node * run.nodes]
+        if not samples:
+            raise RequestError(
+                f"--ranks-per-node {request.ranks_per_node}: no run was measured with it; measure one with `hvscale profile -np "
+                f"{2 * request.ranks_per_node} --placement netns --nodes 2 -- hvscale replay RUN`, or on your cluster"
+            )
+    return samples
+
+
+def measured_costs(samples: list[Samples], request: PredictionRequest) -> MeasuredCosts:
+    """Fit the costs to these runs, on the requested link."""
     costs = fit_costs(samples, request.cores)
     if request.bytes_per_second is None:
         return costs
@@ -155,25 +176,16 @@ def perturbed(costs: Costs) -> Costs:
     return costs.perturbed(CHAINS) if isinstance(costs, MeasuredCosts) else costs
 
 
-def leave_one_out(
-    job: Job,
-    settings: PredictedSettings,
-    samples: list[Samples],
-    measured: list[MeasuredRun],
-    request: PredictionRequest,
-) -> list[Check]:
-    """Predict each measured np from the others."""
+def leave_one_out(job: Job, samples: list[Samples], measured: list[MeasuredRun], algorithm: str) -> list[Check]:
+    """Predict each measured np from the others, with the algorithm that fits all of them."""
     checks: list[Check] = []
-    nps = sorted({run.np for run in samples if len(run.bytes)})
-    if len(nps) < 2 or not request.as_measured:
-        return checks
     for run in measured:
-        others = [one for one in samples if one.np != run.np]
-        if run.np not in nps or not others:
+        others = [one for one in samples if one.np != run.np and len(one.bytes)]
+        if not others or run.np not in {one.np for one in samples}:
             continue
-        costs = measured_costs(others, settings, replace(request, cores=_shared_cores(samples)))
+        costs = fit_costs(others, shared_cores(samples), algorithm)
         replayed = job.first_steps(len(run.seconds) + FIRST_STEPS) if run.is_replay else job
-        simulation = simulate(replayed, settings.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
+        simulation = simulate(replayed, run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
         predicted, real = float(simulation.step.mean()), float(run.seconds.mean())
         checks.append(
             Check(np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1))
@@ -181,7 +193,7 @@ def leave_one_out(
     return checks
 
 
-def _shared_cores(samples: Sequence[Samples]) -> int | None:
+def shared_cores(samples: Sequence[Samples]) -> int | None:
     """The cores that the ranks of the measured runs shared."""
     crowded = [run for run in samples if run.ranks_per_core > 0]
     return round(crowded[0].np / crowded[0].ranks_per_core) if crowded else None

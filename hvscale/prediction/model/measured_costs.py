@@ -32,6 +32,9 @@ MOST_COPIES = 500  # measured ones; the fit compares all pairs
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.2])
+# Crowding: the cores share out the processor work of all ranks. Few ranks per core do not show it.
+EXPONENT, EXPONENT_DEVIATION = 1.0, 0.25
+ALIKE = 1.02  # errors of two algorithms' fits that do not tell them apart
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2.0  # width of a bin of sizes, as a factor
 
@@ -59,9 +62,10 @@ def recursive_doubling(np_: int) -> Path:
     return Path(ceil(log2(np_)), ceil(log2(np_)), 1)
 
 
+# Where several fit alike, the first is taken: libraries choose it for the messages that matter.
 ALGORITHMS: Mapping[str, Callable[[int], Path]] = {
-    "ring": ring,
     "halving and doubling": halving_and_doubling,
+    "ring": ring,
     "recursive doubling": recursive_doubling,
 }
 
@@ -142,9 +146,10 @@ class MeasuredCosts:
         return 2 * self.handling.seconds_per_byte * bytes
 
 
-def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
+def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
     """Fit the costs to profiled runs of one library on one kind of link.
 
+    `algorithm`: one of ALGORITHMS; None: the one that the runs asked for, or that fits best.
     Raises RequestError when they hold too few messages, or differ in library or link.
     """
     messages = [run for run in runs if len(run.bytes)]
@@ -164,9 +169,10 @@ def fit_costs(runs: Sequence[Samples], cores: int | None) -> MeasuredCosts:
             )
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
-    forced = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
-    fitted = [_fit(name, messages, burst, ()) for name in forced or ALGORITHMS]
-    formula, covariance, _ = min(fitted, key=lambda found: found[2])
+    asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
+    fitted = [_fit(name, messages, burst, ()) for name in ([algorithm] if algorithm else asked or ALGORITHMS)]
+    least = min(fit.error for fit in fitted)
+    formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors)
@@ -226,18 +232,23 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
             log - np.log(factor(factors, algorithm, run.bytes, run.np)) for log, run in zip(logs, runs, strict=True)
         ]
 
+    # The prior of the exponent counts as much as one run.
+    prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR / EXPONENT_DEVIATION)
+
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate)
         return np.concatenate(
             [
-                (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
-                for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
+                prior * (parameters[3] - EXPONENT),
+                *(
+                    (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
+                    for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
+                ),
             ]
         )
 
-    crowded = any(run.ranks_per_core > 1 for run in runs)
-    limits = ([-18, -30, 0.9, 0.0], [0, -12, 2.0, 2.0 if crowded else 1e-6])
-    first = np.array([-9, -21, 1.0, 0.5 if crowded else 5e-7])
+    limits = ([-18, -30, 0.9, 0.0], [0, -12, 2.0, 2.0])
+    first = np.array([-9, -21, 1.0, EXPONENT])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
     variance = float((best.fun**2).sum()) / len(runs)
     information = best.jac.T @ best.jac + np.diag(1 / MAX_DEVIATION**2) * variance
@@ -280,10 +291,10 @@ def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
     rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
-    if len(set(crowding)) < 2:
-        exponent = 1.0 if crowding.max() > 0 else 0.0
-        return float(np.exp((each - exponent * crowding).mean())), exponent
-    exponent = float(np.clip(np.polyfit(crowding, each, 1)[0], 0, 2))
+    # A line with a prior for its slope, as in `_fit`.
+    spread, prior = crowding - crowding.mean(), (INLIER_ERROR / EXPONENT_DEVIATION) ** 2
+    slope = float((spread @ each + prior * EXPONENT) / (spread @ spread + prior))
+    exponent = min(max(slope, 0.0), 2.0)
     return float(np.exp((each - exponent * crowding).mean())), exponent
 
 
