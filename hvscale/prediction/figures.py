@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hvscale.core.units import human_bytes, human_number, human_seconds, is_narrow
-from hvscale.prediction.document import PredictedRow, PredictionDocument, Source, StepTimeline
-from hvscale.prediction.tables import LOSS_NAMES, describe_source, has_images, is_extrapolated
+from hvscale.prediction.document import PredictedRow, PredictionDocument, Source, StepTimeline, TimedMessage
+from hvscale.prediction.tables import LOSS_NAMES, describe_source, has_images, is_extrapolated, step_shares
 from hvscale.report.figures import (
     BLUE,
     GREEN,
@@ -120,10 +120,13 @@ def _point(row: PredictedRow, value: float, low: float | None, high: float | Non
 
 def _add_points(figure: go.Figure, points: Sequence[Point], confidence: float) -> None:
     """The curves with their bands, and the measured and replayed points above them."""
+    measured = [point for point in points if point.row.source in POINTS]
     for source, colour in CURVES.items():
         curve = sorted((point for point in points if point.row.source == source), key=lambda point: point.np)
         if curve:
-            _add_curve(figure, curve, source, colour, confidence)
+            before = [point for point in measured if point.np < curve[0].np]
+            start = max(before, key=lambda point: point.np) if before else None
+            _add_curve(figure, curve, start, source, colour, confidence)
     for source, (colour, symbol) in POINTS.items():
         own = [point for point in points if point.row.source == source]
         if own:
@@ -136,9 +139,15 @@ def _add_points(figure: go.Figure, points: Sequence[Point], confidence: float) -
             )
 
 
-def _add_curve(figure: go.Figure, curve: Sequence[Point], source: Source, colour: str, confidence: float) -> None:
-    """A line that is dashed beyond the measured np, and its interval as a band."""
-    banded = [(point.np, point.low, point.high) for point in curve if point.low is not None]
+def _add_curve(
+    figure: go.Figure, curve: Sequence[Point], start: Point | None, source: Source, colour: str, confidence: float
+) -> None:
+    """A line that is dashed beyond the measured np, and its interval as a band.
+
+    `start`: the measured point before the curve, which it is joined to.
+    """
+    joined = [start, *curve] if start is not None else list(curve)
+    banded = [(point.np, point.low, point.high) for point in joined if point.low is not None]
     if len(banded) > 1:
         nps, lows, highs = zip(*banded, strict=True)
         figure.add_scatter(
@@ -152,11 +161,11 @@ def _add_curve(figure: go.Figure, curve: Sequence[Point], source: Source, colour
             legendgroup=source,
             hoverinfo="skip",
         )
-    known = [point for point in curve if not is_extrapolated(point.row)]
-    far = [point for point in curve if is_extrapolated(point.row)]
+    known = [point for point in joined if not is_extrapolated(point.row)]
+    far = [point for point in joined if is_extrapolated(point.row)]
     marker = {"color": colour, "size": 5}
     bars = {} if len(banded) > 1 else {"error_y": _bars(curve, colour)}
-    if known:
+    if known and known != [start]:
         line = {"color": colour, "width": 2}
         look = {"mode": "lines+markers", "line": line, "marker": marker, "legendgroup": source}
         figure.add_scatter(**_hovering(known), name=source, **look, **bars)
@@ -196,27 +205,26 @@ def _power_ticks(ranks: Sequence[int]) -> dict[str, Any]:
 
 def loss(document: PredictionDocument) -> go.Figure:
     """Shares of a step that are lost, stacked, over np: bands, or bars for a single np."""
-    rows = sorted((row for row in document.rows if row.loss is not None), key=lambda row: row.np)
-    ranks = [row.np for row in rows]
+    steps = step_shares(document)
+    ranks = [step.np for step in steps]
     figure = go.Figure()
     for field, name in LOSS_NAMES.items():
-        seconds = [float(getattr(row.loss, field)) for row in rows]
         series = {
             "name": name,
             "x": ranks,
-            "y": [100 * part / row.step_seconds for part, row in zip(seconds, rows, strict=True)],
-            "customdata": [human_seconds(part) for part in seconds],
+            "y": [100 * step.parts[field] for step in steps],
+            "customdata": [human_seconds(step.parts[field] * step.seconds) for step in steps],
             "hovertemplate": f"{name}: %{{y:.1f}} %, %{{customdata}}<extra></extra>",
         }
         colour = LOSS_COLOURS[field]
-        if len(rows) > 1:
+        if len(steps) > 1:
             line = {"color": colour, "width": 1.5}
             figure.add_scatter(**series, stackgroup="loss", mode="lines", line=line, fillcolor=faint(colour, 0.55))
         else:
             figure.add_bar(**{**series, "x": [f"np {ranks[0]}"]}, marker_color=colour)
     style(figure, "np", "% of a step")
     figure.update_layout(barmode="stack", bargap=0.7, hovermode="x unified")
-    if len(rows) > 1:
+    if len(steps) > 1:
         _rank_axis(figure, ranks)
         figure.update_xaxes(unifiedhovertitle_text="np %{x}")
     figure.update_yaxes(rangemode="tozero")
@@ -240,7 +248,7 @@ def timeline(timelines: Sequence[StepTimeline]) -> go.Figure:
     for trace in figure.data:  # one entry of the legend for each kind, which the first timeline may lack
         trace.showlegend = trace.name not in named
         named.add(trace.name)
-    style_bars(figure, "ms since the step began", 120 + LANE_PIXELS * len(lanes))
+    style_bars(figure, "ms since the last result of the step before", 120 + LANE_PIXELS * len(lanes))
     longest = max(max([step.step_seconds, *(message.end for message in step.messages)]) for step in timelines)
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True, hovermode="closest")
     figure.update_layout(uniformtext={"mode": "hide", "minsize": 10})
@@ -255,7 +263,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
     gradients, agreements, messages = (
         f"{name}, np {step.np}<br>{what}" for what in ("gradients", "agreement", "messages")
     )
-    lanes = [gradients, *([agreements] if step.agreements else []), messages]
+    lanes = [*([gradients] if step.ready else []), *([agreements] if step.agreements else []), messages]
     figure.add_bar(
         name="step",
         y=lanes,
@@ -263,16 +271,17 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
         hoverinfo="skip",  # it would hide the messages in front of it
         **_bar_look(RULE, width=0.9),
     )
-    figure.add_scatter(
-        name="gradient enqueued",
-        x=[1000 * moment for moment in step.ready],
-        y=[gradients] * len(step.ready),
-        mode="markers",
-        marker={"symbol": "line-ns", "size": 16, "line": {"color": ORANGE, "width": 1.2}},
-        customdata=list(range(1, len(step.ready) + 1)),
-        hovertemplate=f"gradient %{{customdata}} of {len(step.ready)}<br>enqueued at %{{x:.3f}} ms<extra></extra>",
-        legendgroup="gradients",
-    )
+    if step.ready:
+        figure.add_scatter(
+            name="gradient enqueued",
+            x=[1000 * moment for moment in step.ready],
+            y=[gradients] * len(step.ready),
+            mode="markers",
+            marker={"symbol": "line-ns", "size": 16, "line": {"color": ORANGE, "width": 1.2}},
+            customdata=list(range(1, len(step.ready) + 1)),
+            hovertemplate=f"gradient %{{customdata}} of {len(step.ready)}<br>enqueued at %{{x:.3f}} ms<extra></extra>",
+            legendgroup="gradients",
+        )
     if step.agreements:
         figure.add_bar(
             name="agreement",
@@ -290,17 +299,21 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
         x=[1000 * (message.end - message.start) for message in step.messages],
         text=[human_bytes(message.bytes) for message in step.messages],
         customdata=[
-            (human_bytes(message.bytes), message.tensors, human_seconds(message.end - message.start), place)
+            (human_bytes(message.bytes), _tensors(message), human_seconds(message.end - message.start), place)
             for place, message in enumerate(step.messages, 1)
         ],
-        hovertemplate=f"message %{{customdata[3]}} of {len(step.messages)}: %{{customdata[0]}}, "
-        "tensors: %{customdata[1]}<br>%{customdata[2]} from %{base:.3f} ms<extra></extra>",
+        hovertemplate=f"message %{{customdata[3]}} of {len(step.messages)}: %{{customdata[0]}}"
+        "%{customdata[1]}<br>%{customdata[2]} from %{base:.3f} ms<extra></extra>",
         **_bar_look(BLUE),
         textposition="inside",
         textangle=0,
         insidetextanchor="middle",
     )
     return lanes
+
+
+def _tensors(message: TimedMessage) -> str:
+    return f", tensors: {message.tensors}" if message.tensors else ""
 
 
 def _bar_look(colour: str, width: float = 0.6) -> dict[str, Any]:

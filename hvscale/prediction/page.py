@@ -5,6 +5,7 @@ from hvscale.prediction.document import PredictedRow, PredictionDocument
 from hvscale.prediction.figures import prediction_figures, timeline_caption
 from hvscale.prediction.tables import (
     LOSS_NAMES,
+    checks_table,
     describe_source,
     job_name,
     messages_table,
@@ -28,12 +29,12 @@ CHARTS = {
     ),
     "efficiency": (
         "Scaling efficiency",
-        "Against a rank that never waits. The line is dashed beyond the largest measured np.",
+        "Over a rank that never waits. The line is dashed beyond the largest measured np.",
     ),
-    "loss": ("Loss of efficiency", "Shares of a step that a single rank would not need, stacked."),
+    "loss": ("Loss of efficiency", "Shares of the predicted step that a single rank would not need, stacked."),
     "timeline": (
         "A step's timeline",
-        "Of the slowest rank. Messages that end after the last gradient keep the rank waiting. Drag to zoom.",
+        "From the last result of the step before. Gradients are those of the slowest rank. Drag to zoom.",
     ),
 }
 
@@ -45,13 +46,14 @@ def page(document: PredictionDocument) -> str:
         "prediction.html.j2",
         figures,
         title=f"{job_name(document)}: predicted scaling",
-        what=f"From {', '.join(document.runs)}",
+        what=f"hvscale predict {' '.join(document.runs)}",
         facts=_facts(document),
         answer=answer(document),
         warnings=document.warnings,
         charts={name: CHARTS[name] for name in figures},
         table=_without_name(prediction_table(document)),
         why=why_table(document),
+        checks=checks_table(document) if document.checks else None,
         messages=messages_table(document),
         settings=document.settings,
         steps=timeline_caption(document.timelines),

@@ -1,10 +1,10 @@
 """The tables of a prediction: the rows, the loss of efficiency, and the expected messages."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from hvscale.core.units import human_bytes, human_interval, human_number, human_range, human_seconds
-from hvscale.prediction.document import Loss, PredictedRow, PredictionDocument, Source
+from hvscale.prediction.document import PredictedRow, PredictionDocument, Source
 from hvscale.report.tables import TableModel
 from hvscale.studies.run_report.compare_tables import human_calls
 
@@ -62,13 +62,35 @@ def _cells(row: PredictedRow, with_images: bool) -> list[str]:
     ]
 
 
+class StepShares(NamedTuple):
+    """How the predicted step of a row is spent.
+
+    `seconds`: the whole step, without what a measured row adds to it. `parts`: by the names of
+    `Loss`, each as a share of the step; computing takes the rest.
+    """
+
+    np: int
+    seconds: float
+    parts: dict[str, float]
+
+
+def step_shares(document: PredictionDocument) -> list[StepShares]:
+    """One for each np whose loss is known, in order."""
+    found = {}
+    for row in document.rows:
+        if row.loss is not None:
+            parts: dict[str, float] = {name: getattr(row.loss, name) for name in LOSS_NAMES}
+            seconds = document.compute_seconds + sum(parts.values())
+            found[row.np] = StepShares(row.np, seconds, {name: part / seconds for name, part in parts.items()})
+    return [found[np] for np in sorted(found)]
+
+
 def why_table(document: PredictionDocument) -> TableModel:
-    """Where the time of a step goes, in percent of the step, for each row with its loss."""
-    rows = [row for row in document.rows if row.loss is not None]
+    """Where the time of a step goes, in percent of the predicted step, for each np."""
     return TableModel(
-        title="why efficiency is lost: shares of a step",
+        title="why efficiency is lost: shares of a predicted step",
         columns=["np", "step", "computing %", *(f"{name} %" for name in LOSS_NAMES.values())],
-        groups={"": [_shares(row, row.loss) for row in rows if row.loss is not None]},
+        groups={"": [_shares(shares) for shares in step_shares(document)]},
         caption=[
             "agreement: on which gradients are ready; slowest rank: waiting for it",
             "wire: moving messages; copies: to and from the fusion buffer",
@@ -77,14 +99,33 @@ def why_table(document: PredictionDocument) -> TableModel:
     )
 
 
-def _shares(row: PredictedRow, loss: Loss) -> list[str]:
-    parts = [getattr(loss, name) / row.step_seconds for name in LOSS_NAMES]
+def _shares(shares: StepShares) -> list[str]:
     return [
-        str(row.np),
-        human_seconds(row.step_seconds),
-        f"{100 * (1 - sum(parts)):.1f}",
-        *(f"{100 * part:.1f}" for part in parts),
+        str(shares.np),
+        human_seconds(shares.seconds),
+        f"{100 * (1 - sum(shares.parts.values())):.1f}",
+        *(f"{100 * part:.1f}" for part in shares.parts.values()),
     ]
+
+
+def checks_table(document: PredictionDocument) -> TableModel:
+    """Each measured np beside what the runs on other numbers of ranks predict for it."""
+    return TableModel(
+        title="measured, and predicted from the other runs",
+        columns=["np", "measured step", "predicted step", "error %"],
+        groups={
+            "": [
+                [
+                    str(check.np),
+                    human_seconds(check.step_seconds),
+                    human_seconds(check.predicted_seconds),
+                    f"{check.error_percent:+.1f}",
+                ]
+                for check in document.checks
+            ]
+        },
+        caption=["the largest error widens all intervals"],
+    )
 
 
 def messages_table(document: PredictionDocument) -> TableModel:
@@ -118,8 +159,8 @@ def _sizes(row: PredictedRow) -> list[list[str]]:
 
 
 def job_name(document: PredictionDocument) -> str:
-    """The names of the recordings."""
-    return ", ".join(run.rstrip("/").rpartition("/")[2] for run in document.runs) or "a job"
+    """The name of the first run, which recorded the job."""
+    return next((run.rstrip("/").rpartition("/")[2] for run in document.runs), "a job")
 
 
 def is_extrapolated(row: PredictedRow) -> bool:

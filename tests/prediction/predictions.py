@@ -3,6 +3,7 @@
 from math import log2
 
 from hvscale.prediction.document import (
+    Check,
     Loss,
     MessageSizes,
     PredictedRow,
@@ -63,19 +64,21 @@ def row_at(np: int, source: Source = "predicted", factor: float = 1.0, images: b
 
 
 def step_of(source: Source, late: float = 0.0) -> StepTimeline:
-    """A step with gradients from 30 to 78 ms, and five messages of growing size."""
+    """Five messages of growing size; gradients from 30 to 78 ms, unknown in a recorded step."""
     starts = [0.031 + late, 0.040 + late, 0.052 + late, 0.066 + late, 0.079 + late]
     sizes = [2 * MIB, 9 * MIB, 17 * MIB, 25 * MIB, 44 * MIB]
+    is_recorded = source in ("measured", "replayed")
+    tensors = 0 if is_recorded else 12
     return StepTimeline(
         np=MEASURED,
         source=source,
         step_seconds=0.0945 + late,
-        ready=[0.030 + 0.048 * number / (TENSORS - 1) for number in range(TENSORS)],
+        ready=[] if is_recorded else [0.030 + 0.048 * number / (TENSORS - 1) for number in range(TENSORS)],
         messages=[
-            TimedMessage(start=start, end=start + 0.002 + size / (4 << 30), bytes=size, tensors=12)
+            TimedMessage(start=start, end=start + 0.002 + size / (4 << 30), bytes=size, tensors=tensors)
             for start, size in zip(starts, sizes, strict=True)
         ],
-        agreements=[] if source == "measured" else [(start - 0.0012, start - 0.0002) for start in starts],
+        agreements=[(start - 0.0012, start - 0.0002) for start in starts],
     )
 
 
@@ -83,7 +86,7 @@ def prediction(images: bool = True) -> PredictionDocument:
     """Measured to np 4, replayed to 32, predicted to 512."""
     nps = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     return PredictionDocument(
-        runs=["runs/edsr"],
+        runs=["runs/edsr", "runs/replay-4"],
         measured_np=[2, MEASURED],
         settings={"fusion_threshold": "16M", "cycle_time": "1"},
         network="measured with hvscale bench on 2 to 4 ranks, links of 1 Gbit/s",
@@ -95,5 +98,6 @@ def prediction(images: bool = True) -> PredictionDocument:
             *(row_at(np, "replayed", 0.985, images) for np in (8, 16, 32)),
             *(row_at(np, images=images) for np in nps),
         ],
+        checks=[Check(np=2, step_seconds=0.0904, predicted_seconds=0.0895, error_percent=-1.0)],
         timelines=[step_of("measured"), step_of("predicted", late=0.0015)],
     )

@@ -107,7 +107,7 @@ def test_a_study_of_another_job_gives_a_warning(tmp_path: Path) -> None:
     add_measured_rows(document, write_study(tmp_path / "a", {2: [0.1]}, [*REPLAY[:2], "runs/vgg"]))
     add_measured_rows(document, write_study(tmp_path / "b", {2: [0.1]}, ["python", "train.py"], images=2 * IMAGES))
     replays, images = document.warnings[known:]
-    assert "replays another recording than edsr" in replays
+    assert "replays another recording than edsr, replay-4" in replays
     assert f"{2 * IMAGES} images a rank and step" in images
 
 

@@ -10,7 +10,7 @@ import pytest
 from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.figures import prediction_figures
 from hvscale.prediction.page import answer, page
-from hvscale.prediction.tables import messages_table, prediction_table, why_table
+from hvscale.prediction.tables import checks_table, messages_table, prediction_table, why_table
 from tests.prediction.predictions import MEASURED, MIB, TENSORS, prediction, row_at
 
 HOSTILE = "</script><script>alert('1')</script>"
@@ -34,7 +34,7 @@ def lines_of(table: Callable[[PredictionDocument], Any], document: PredictionDoc
     return capture.get().splitlines()
 
 
-@pytest.mark.parametrize("table", [prediction_table, why_table, messages_table])
+@pytest.mark.parametrize("table", [prediction_table, why_table, messages_table, checks_table])
 def test_tables_fit_into_a_terminal(table: Callable[[PredictionDocument], Any]) -> None:
     document = prediction()
     document.rows.append(row_at(4096))
@@ -87,6 +87,21 @@ def test_curves_are_dashed_beyond_the_measured_np_and_have_a_band() -> None:
     assert perfect["y"][-1] == pytest.approx(last.images_per_second / last.scaling_efficiency)
 
 
+def test_an_extrapolated_curve_is_joined_to_the_last_measured_point() -> None:
+    document = prediction()
+    document.rows = [row for row in document.rows if row.source == "measured" or row.extrapolation > 1]
+    found = traces(document, "efficiency")
+    assert found["extrapolated"]["x"][:2] == [MEASURED, 8]
+    assert found["90% interval"]["x"][0] == MEASURED
+    assert "predicted" not in found
+
+
+def test_checks_show_the_error_at_measured_np() -> None:
+    assert checks_table(prediction()).groups[""] == [["2", "90.4 ms", "89.5 ms", "-1.0"]]
+    assert 'id="checks"' in page(prediction())
+    assert 'id="checks"' not in page(prediction().model_copy(update={"checks": []}))
+
+
 def test_without_images_the_speed_up_is_shown() -> None:
     document = prediction(images=False)
     assert "speed-up" in prediction_table(document).columns
@@ -109,7 +124,7 @@ def test_the_timeline_has_lanes_for_both_steps() -> None:
     figure = json.loads(prediction_figures(document)["timeline"].to_json())
     lanes = [lane.replace("<br>", ": ") for lane in figure["layout"]["yaxis"]["categoryarray"]]
     assert lanes == [
-        f"recorded, np {MEASURED}: gradients",
+        f"recorded, np {MEASURED}: agreement",
         f"recorded, np {MEASURED}: messages",
         f"predicted, np {MEASURED}: gradients",
         f"predicted, np {MEASURED}: agreement",
@@ -118,7 +133,8 @@ def test_the_timeline_has_lanes_for_both_steps() -> None:
     found = traces(document, "timeline")
     assert len(found["gradient enqueued"]["x"]) == TENSORS
     assert found["message"]["base"][0] == pytest.approx(31)
-    assert found["message"]["customdata"][-1][:2] == ["44 MiB", 12]
+    assert found["message"]["customdata"][-1][:2] == ["44 MiB", ""]  # the number of tensors is unknown
+    assert [trace["customdata"][-1][1] for trace in figure["data"] if trace["name"] == "message"][1] == ", tensors: 12"
     shown = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
     assert sorted(shown) == ["agreement", "gradient enqueued", "message", "step"]
 
