@@ -25,6 +25,7 @@ from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
+from hvscale.prediction.model.tables import OPTION, named, network, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.timeline import measured_timeline, predicted_timeline
 from hvscale.profiling.analyze.grouping import parse_bins
@@ -78,9 +79,14 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     job = first_job(runs)
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
+    # The tables say which library and link: runs with another one say nothing about these.
+    networks = {network(one) for one in request.samples}
+    left_out = [run for run, one in profiled if networks and network(one) not in networks]
+    profiled = [(run, one) for run, one in profiled if run not in left_out]
     # Steps count where their messages do: another library or link answers another question.
     measured = [found for run, one in profiled if (found := measured_run(run, job, one)) is not None]
-    samples = [one for _, one in profiled] + request.samples
+    samples = [one for _, one in profiled]
+    samples += with_algorithm(request.samples, samples, settings.algorithm)
     if request.costs is None:
         samples = matching_samples(samples, settings, request)
     costs: Costs = request.costs or measured_costs(samples, request)
@@ -105,6 +111,9 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     )
     document.timelines = timelines(job, settings, costs, runs, request)
     document.warnings = warnings(job, settings, request, samples)
+    if left_out:
+        names = ", ".join(run.path.name for run in left_out)
+        document.warnings.append(f"{OPTION} was measured with another library or link than {names}: not used for costs")
     return document
 
 
@@ -142,11 +151,13 @@ def matching_samples(samples: list[Samples], settings: PredictedSettings, reques
     """The runs with the requested algorithm and layout. Raises RequestError if there are none."""
     if settings.algorithm is not None:
         names = next(names for names in ALGORITHM_NAMES.values() if settings.algorithm in names)
-        samples = [run for run in samples if run.algorithm in names]
+        measured = {run.algorithm for run in samples}
+        chosen = [run for run in samples if run.algorithm == settings.algorithm]
+        samples = chosen or [run for run in samples if run.algorithm in names]
         if not samples:
             raise RequestError(
-                f"--set allreduce_algorithm={settings.algorithm}: no run was measured with it; measure one with `hvscale profile "
-                f"-np 4 --set allreduce_algorithm={settings.algorithm} -- hvscale replay RUN`"
+                f"--set allreduce_algorithm={settings.algorithm}: no run was measured with it, but with {named(measured)}; measure "
+                f"one with `hvscale profile -np 4 --set allreduce_algorithm={settings.algorithm} -- hvscale replay RUN`"
             )
     if request.ranks_per_node is not None:
         samples = [run for run in samples if run.np == request.ranks_per_node * run.nodes]
@@ -307,6 +318,11 @@ def warnings(
         found.append(f"the network is documented, not measured: {request.costs.description}")
     if request.bytes_per_second is not None:
         found.append("no run was measured at this --link: only the link's rate was changed in the measured costs")
+    if request.costs is None and not any(len(run.agreements) for run in samples):
+        found.append(
+            "no all-reduce of a few bytes was measured, so Horovod's agreements take no time; measure them with "
+            f"`hvscale bench allreduce --min-bytes 8` and add the folder with {OPTION}"
+        )
     crowded = {run.np for run in samples if run.ranks_per_core > 1}
     if crowded and request.cores is None:
         found.append(

@@ -9,6 +9,7 @@ from hvscale.core.suggest import nearest_name
 from hvscale.core.units import MIB
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES
+from hvscale.prediction.model.samples import algorithm_name
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 MOST_CYCLE_MS = 60_000.0
@@ -66,7 +67,7 @@ def _apply(settings: PredictedSettings, knob: str, text: str, request: str) -> P
         if not any(text in names for names in ALGORITHM_NAMES.values()):
             known = ", ".join(names[0] for names in ALGORITHM_NAMES.values())
             raise RequestError(f"--set {request}: the model knows the algorithms {known}")
-        return replace(settings, algorithm=text)
+        return replace(settings, algorithm=algorithm_name(text))
     if knob == "cycle_time":
         return replace(settings, horovod=replace(settings.horovod, cycle_seconds=milliseconds(text, request) / 1000))
     if knob == "cache_capacity":

@@ -1,5 +1,6 @@
 """Measured all-reduces: those of profiled runs, and those of `hvscale bench allreduce`."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,12 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.units import KIB
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.read.events import Events
 
 Floats = NDArray[np.float64]
+ALGORITHM_VARIABLE = re.compile("allreduce(_intra)?_algorithm$", re.IGNORECASE)
+# coll_tuned_allreduce_algorithm, as `ompi_info` lists them.
+OPENMPI_NUMBERS = {
+    **{"1": "linear", "2": "reduce_broadcast", "3": "recursive_doubling"},
+    **{"4": "ring", "5": "segmented_ring", "6": "reduce_scatter_allgather"},
+}
+LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
+# Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
+MAX_AGREEMENT_BYTES = KIB
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
 
@@ -46,47 +57,83 @@ def run_samples(run: RunFolder) -> Samples | None:
 
     Raises RequestError if the run cannot be read.
     """
-    record = run.read()
-    events = read_recording(run, detail=True).events
-    if record.np < 2 or len(events.ordinal) != len(events) or not len(events):
+    record, recording = run.read(), read_recording(run, detail=True)
+    events = recording.events
+    if record.np < 2 or not len(events):
         return None
-    first_start, last_start, end, sizes, bitwise = _collectives(events, record.np)
-    del first_start
+    if recording.ranks_per_event > 1:
+        last_start, end, sizes, is_small = _messages_of_rank_0(events)
+    elif len(events.ordinal) == len(events):
+        last_start, end, sizes, is_small = _collectives(events, record.np)
+    else:
+        return None
     order = np.argsort(end, kind="stable")
     seconds = (end - last_start)[order] / 1e9
-    is_data = ~bitwise[order]
-    before = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
+    is_data = ~is_small[order]
+    agreements = seconds[~is_data]
+    before: NDArray[np.float64] | None = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
+    if recording.ranks_per_event > 1:
+        before = None
+        if len(agreements):
+            # A few small messages of any part of the program: their mean would follow the slowest.
+            agreements = np.median(agreements, keepdims=True)
     idle = np.diff(end[order][is_data], prepend=end[order][is_data][:1]) / 1e9 - seconds[is_data]
     chosen = np.random.default_rng(0).permutation(int(is_data.sum()))[:MOST_MESSAGES]
     return Samples(
-        **_place(record),
+        **place(record),
         bytes=sizes[order][is_data][chosen].astype(np.float64),
         seconds=np.maximum(seconds[is_data][chosen], 1e-7),
         idle_seconds=np.maximum(idle[chosen], 0),
-        agreements=seconds[~is_data],
+        agreements=agreements,
         name=run.path.name,
-        before_seconds=np.maximum(before[is_data][chosen], 0),
+        before_seconds=None if before is None else np.maximum(before[is_data][chosen], 0),
     )
 
 
-def _place(record: RunRecord) -> dict[str, Any]:
+def place(record: RunRecord) -> dict[str, Any]:
     """The fields of Samples that run.json knows."""
     shared = PLACEMENTS.get(record.placement).on_this_machine
     nodes = len(record.nodes) or 1
     link = record.placement_settings.get("link")
-    algorithm = [value for name, value in record.env_asked.items() if "allreduce_algorithm" in name.lower()]
     return {
         "np": record.np,
         "nodes": nodes,
         "ranks_per_core": record.np / (record.host.cores * (1 if shared else nodes)),
         "bytes_per_second": bits_per_second(str(link)) / 8 if link else None,
         "library": record.measured_library.name,
-        "algorithm": algorithm[0] if algorithm else None,
+        "algorithm": asked_algorithm(record),
     }
 
 
+def asked_algorithm(record: RunRecord) -> str | None:
+    """The requested algorithm of all-reduce, as --set or the library's variable names it."""
+    requests = record.launch.get("set", [])
+    knobs = [str(request).partition("=")[::2] for request in (requests if isinstance(requests, list) else [])]
+    named = [text for knob, text in knobs if knob.strip().replace("-", "_") == "allreduce_algorithm"]
+    named += [value for name, value in record.env_asked.items() if ALGORITHM_VARIABLE.search(name)]
+    return None if not named or named[0] in LIBRARY_CHOOSES else algorithm_name(named[0])
+
+
+def algorithm_name(text: str) -> str:
+    """The name of an algorithm that Open MPI's variable may have by number."""
+    return OPENMPI_NUMBERS.get(text, text)
+
+
+def _messages_of_rank_0(events: Events) -> tuple[NDArray[np.int64], ...]:
+    """As `_collectives`, from Horovod's timeline.
+
+    It does not record agreements. Its smallest messages take their place: an agreement is an
+    all-reduce of a few bytes by the same library. Ranks have just agreed when a message starts, so
+    that rank 0's time is close to that of the last rank.
+    """
+    names = np.array(events.operations)
+    chosen = (names[events.operation] == "allreduce") & (events.bytes > 0)
+    start, sizes = events.start_ns[chosen], events.bytes[chosen]
+    return start, start + events.duration_ns[chosen], sizes, sizes <= MAX_AGREEMENT_BYTES
+
+
 def _collectives(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...]:
-    """First start, last start, end, bytes and whether bitwise, of each all-reduce of all ranks."""
+    """Last start, end, bytes and whether bitwise, of each all-reduce of all ranks."""
     names = np.array(events.operations)
     chosen = np.flatnonzero((events.communicator_size == ranks) & (names[events.operation] == "allreduce"))
     chosen = chosen[np.lexsort((events.rank[chosen], events.ordinal[chosen], events.communicator[chosen]))]
@@ -94,12 +141,11 @@ def _collectives(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...]:
     is_first = np.append(True, (np.diff(key) != 0).any(axis=0))[: len(chosen)]
     firsts = np.flatnonzero(is_first)
     if not len(firsts):
-        return tuple(np.empty(0, np.int64) for _ in range(5))
+        return tuple(np.empty(0, np.int64) for _ in range(4))
     whole = np.diff(np.append(firsts, len(chosen))) == ranks
     start = events.start_ns[chosen]
     end = start + events.duration_ns[chosen]
     columns = (
-        np.minimum.reduceat(start, firsts),
         np.maximum.reduceat(start, firsts),
         np.maximum.reduceat(end, firsts),
         events.bytes[chosen][firsts],
