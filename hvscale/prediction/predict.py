@@ -76,11 +76,14 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
 
     Raises RequestError when no run recorded gradients, or a needed cost was never measured.
     """
-    job = first_job(runs)
+    recorded = first_recorded(runs)
+    job = read_job(recorded)
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
-    # The tables say which library and link: runs with another one say nothing about these.
-    networks = {network(one) for one in request.samples}
+    # The tables, or else the other runs, say which library and link: a job may have been recorded
+    # with others.
+    given = request.samples or [one for run, one in profiled if run is not recorded]
+    networks = {network(one) for one in given}
     left_out = [run for run, one in profiled if networks and network(one) not in networks]
     profiled = [(run, one) for run, one in profiled if run not in left_out]
     # Steps count where their messages do: another library or link answers another question.
@@ -113,14 +116,14 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     document.warnings = warnings(job, settings, request, samples)
     if left_out:
         names = ", ".join(run.path.name for run in left_out)
-        document.warnings.append(f"{OPTION} was measured with another library or link than {names}: not used for costs")
+        document.warnings.append(f"{names}: another library or link than the other measurements; not used for costs")
     return document
 
 
-def first_job(runs: Sequence[RunFolder]) -> Job:
-    """The first run that recorded gradients. Raises RequestError without one."""
+def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
+    """The first run that recorded gradients; without one, the first run."""
     recorded = [run for run in runs if any(run.hvprof.glob("gradients-*.hvg"))]
-    return read_job(recorded[0] if recorded else runs[0])
+    return recorded[0] if recorded else runs[0]
 
 
 def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | None:
