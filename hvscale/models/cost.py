@@ -1,5 +1,6 @@
 """The cost of a model: parameters, gradient bytes that ranks exchange, and FLOPs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from hvscale.core.documents import VersionedDocument
@@ -31,13 +33,11 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     Runs on fake tensors, which compute shapes only.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
-    first = next(model.parameters())
-    fake = first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
     training = model.training
     model.eval()  # auxiliary classifiers run in training only
     # Not under no_grad: it fuses attention into one operation, which the counter does not support.
-    with fake, FlopCounterMode(display=False) as counter:
-        model(torch.empty(input_shape, device=first.device))
+    with fake_mode(model), FlopCounterMode(display=False) as counter:
+        model(torch.empty(input_shape, device=next(model.parameters()).device))
     model.train(training)
     return Cost(
         parameters=sum(p.numel() for p in trainable),
@@ -45,6 +45,50 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
         gradient_bytes=sum(p.numel() * p.element_size() for p in trainable),
         forward_flops=counter.get_total_flops(),
     )
+
+
+@dataclass(frozen=True)
+class ReadyGradient:
+    name: str
+    elements: int
+    flops_share: float
+    """Share of the step's operations, forward and backward, that precede this gradient."""
+
+
+def gradients_in_order(model: nn.Module, input_shape: tuple[int, ...]) -> list[ReadyGradient]:
+    """The gradients of a step in the order in which the backward pass finishes them.
+
+    `input_shape`: batch first. Runs on fake tensors, which compute shapes only. Parameters that the
+    evaluation mode does not use, such as those of auxiliary classifiers, have no gradient.
+    """
+    finished: list[tuple[str, int, int]] = []
+    counter = FlopCounterMode(display=False)
+
+    def hook_of(name: str) -> Callable[[torch.Tensor], None]:
+        return lambda parameter: finished.append((name, parameter.numel(), counter.get_total_flops()))
+
+    trainable = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    handles = [
+        one.register_post_accumulate_grad_hook(hook_of(name))  # type: ignore[no-untyped-call]
+        for name, one in trainable
+    ]
+    training = model.training
+    model.eval()
+    with fake_mode(model), counter:
+        outputs = tree_leaves(model(torch.empty(input_shape, device=trainable[0][1].device)))
+        sums = [one.float().sum() for one in outputs if isinstance(one, torch.Tensor)]
+        torch.stack(sums).sum().backward()  # type: ignore[no-untyped-call]
+    model.train(training)
+    for handle in handles:
+        handle.remove()
+    total = max(counter.get_total_flops(), 1)
+    return [ReadyGradient(name, elements, flops / total) for name, elements, flops in finished]
+
+
+def fake_mode(model: nn.Module) -> FakeTensorMode:
+    """The mode that the model's fake weights need, or one that accepts real weights."""
+    first = next(model.parameters())
+    return first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
 
 
 class ModelRow(BaseModel):
