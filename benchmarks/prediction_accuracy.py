@@ -34,10 +34,12 @@ from hvscale.core.host import describe_host
 from hvscale.core.run_folder import RunFolder, write_atomically
 from hvscale.core.units import MIB
 from hvscale.prediction.document import PredictedRow
-from hvscale.prediction.model.job import read_job
-from hvscale.prediction.model.measured_costs import fit_costs
+from hvscale.prediction.model.horovod_loop import simulate
+from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
 from hvscale.prediction.predict import FIRST_STEPS, PredictionRequest, predict
+from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.profiling.analyze.steps import read_step_log
 
 Floats = NDArray[np.float64]
@@ -236,17 +238,27 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     except RequestError as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return []
-    naive = naive_predictors(recording, cell, fitted, cores)
+    job = read_job(RunFolder.open(recording))
+    costs = fit_costs([all_samples(run) for run in fitted.values()], cores)
+    naive = naive_predictors(job, costs, cell, fitted)
+    horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
+    sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    return [held_out_row(cell, runs[np_], by_np[np_], compute, naive, np_ / far) for np_ in held_out]
+    return [held_out_row(cell, runs[np_], by_np[np_], sizes[np_], compute, naive, np_ / far) for np_ in held_out]
 
 
 def held_out_row(
-    cell: Cell, run: RunFolder, row: PredictedRow, compute: float, naive: list[Callable[[int], float]], far: float
+    cell: Cell,
+    run: RunFolder,
+    row: PredictedRow,
+    sizes: Floats,
+    compute: float,
+    naive: list[Callable[[int], float]],
+    far: float,
 ) -> HeldOut:
     seconds, samples = step_seconds(run), all_samples(run)
-    steps = len(seconds) + 1
+    steps = len(seconds) + FIRST_STEPS
     mean = float(seconds.mean())
     drawn = np.random.default_rng(0).integers(len(seconds), size=(4000, len(seconds)))
     low, high = (float(one) for one in np.quantile(seconds[drawn].mean(axis=1), [0.05, 0.95]))
@@ -269,7 +281,7 @@ def held_out_row(
         messages=messages,
         predicted_messages=predicted,
         messages_error_percent=100 * (predicted / messages - 1),
-        misplaced_bytes_percent=misplaced_bytes(samples, row),
+        misplaced_bytes_percent=misplaced_bytes(samples.bytes, sizes),
         is_covered=low_step <= mean <= high_step,
         no_overlap_percent=errors[0],
         full_overlap_percent=errors[1],
@@ -278,11 +290,11 @@ def held_out_row(
 
 
 def step_seconds(run: RunFolder) -> Floats:
-    """The steps of a run that the prediction counts too."""
+    """The steps of a run but for the first ones, as the prediction counts them."""
     log = read_step_log(run)
     if log is None or len(log.seconds) <= FIRST_STEPS:
         raise RequestError(f"{run.path} has no steps")
-    return np.asarray(log.seconds[FIRST_STEPS:], np.float64)
+    return log.seconds[FIRST_STEPS:]
 
 
 def all_samples(run: RunFolder) -> Samples:
@@ -293,29 +305,28 @@ def all_samples(run: RunFolder) -> Samples:
     return found
 
 
-def misplaced_bytes(samples: Samples, row: PredictedRow) -> float:
-    """Percent of a step's bytes in another range of sizes, out of the predicted row's ranges."""
-    total = samples.bytes.sum()
-    measured = []
-    for size in row.messages:
-        above = samples.bytes >= size.bytes_min
-        within = above if size.bytes_max is None else above & (samples.bytes <= size.bytes_max)
-        measured.append(samples.bytes[within].sum() / total)
-    predicted = np.array([size.bytes for size in row.messages])
-    shared = np.minimum(predicted / predicted.sum(), measured).sum()
-    return float(100 * (1 - shared))
+def misplaced_bytes(measured: Floats, predicted: Floats) -> float:
+    """Percent of the bytes that predicted messages carry in another range of sizes than measured.
+
+    A range ends at twice the size where it begins.
+    """
+    ranges = [np.floor(np.log2(np.maximum(sizes, 1))).astype(int) for sizes in (measured, predicted)]
+    last = int(max(found.max() for found in ranges)) + 1
+    shares = [
+        np.bincount(found, sizes, last) / sizes.sum()
+        for found, sizes in zip(ranges, (measured, predicted), strict=True)
+    ]
+    return float(50 * np.abs(shares[0] - shares[1]).sum())
 
 
 def naive_predictors(
-    recording: Path, cell: Cell, fitted: dict[int, RunFolder], cores: int
+    job: Job, costs: MeasuredCosts, cell: Cell, fitted: dict[int, RunFolder]
 ) -> list[Callable[[int], float]]:
     """Seconds of a step by np: without overlap, with full overlap, and by Amdahl's law.
 
     The first two send all gradients at the end, or hide all of them, in messages as large as the
     fusion threshold, at the costs that the model measured. The third is fitted to throughput alone.
     """
-    job = read_job(RunFolder.open(recording))
-    costs = fit_costs([all_samples(run) for run in fitted.values()], cores)
     whole, rest = divmod(float(job.bytes.sum()), float(cell.fusion_mib * MIB))
     sizes = np.array([cell.fusion_mib * MIB] * int(whole) + [rest], np.float64)
 
