@@ -66,6 +66,12 @@ def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | Non
     return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
 
 
+def faint(colour: str, opacity: float = 0.18) -> str:
+    """A colour of the palette for filled areas behind other lines."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
 def linear(x: Sequence[float], y: Sequence[float], name: str = "linear") -> go.Scatter:
     """A dashed line for ideal scaling."""
     line = {"color": GREY, "width": 1.5, "dash": "dash"}

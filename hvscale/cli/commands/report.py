@@ -29,7 +29,8 @@ def report(
 ) -> None:
     """Write an HTML page about a run's communication, or about the difference of two runs.
 
-    The page works offline.
+    The page works offline. It links the predictions that `hvscale predict` made from the run and
+    that lie beside it.
 
     Example: `hvscale report runs/default runs/tuned`
     """

@@ -1,7 +1,7 @@
 """The HTML report of one run, or of two runs before and after."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from hvscale.studies.run_report.figures import (
     timeline_caption,
     timeline_figures,
 )
+from hvscale.studies.run_report.predictions import PredictionLink, prediction_links
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "seconds": human_seconds,
@@ -68,17 +69,19 @@ class View:
     breakdown: ExplainedBreakdown
     result: dict[str, Any]
     picture: str | None  # a data URL
+    predictions: Sequence[PredictionLink] = ()
 
 
-def report(runs: list[RunFolder], bins: str = "study") -> str:
-    """The HTML page of one or two runs.
+def report(runs: list[RunFolder], bins: str = "study", path: Path | None = None) -> str:
+    """The HTML page of one or two runs. `path`: where it will be written; its links need it.
 
     Raises RequestError for more runs, an unreadable run, or two runs that did different work.
     """
     if len(runs) not in (1, 2):
         raise RequestError(f"give one run, or two runs to compare, not {len(runs)}")
     ranges = parse_bins(bins)
-    return render([_view(run, ranges) for run in runs], ranges)
+    folder = (path or report_path(runs)).parent
+    return render([_view(run, ranges, folder) for run in runs], ranges)
 
 
 def render(views: list[View], ranges: Bins) -> str:
@@ -106,7 +109,7 @@ def render(views: list[View], ranges: Bins) -> str:
 
 def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> None:
     """Write the report. Raises as `report`, and RequestError if `path` cannot be written."""
-    page = report(runs, bins)
+    page = report(runs, bins, path)
     try:
         write_text(path, page)
     except OSError as error:
@@ -118,7 +121,7 @@ def report_path(runs: list[RunFolder]) -> Path:
     return runs[-1].path / ("report.html" if len(runs) == 1 else "comparison.html")
 
 
-def _view(run: RunFolder, bins: Bins) -> View:
+def _view(run: RunFolder, bins: Bins, folder: Path) -> View:
     recorded = read_profiled_run(run, detail=True)
     breakdown = join(tabulate(recorded.recording, bins, str(run.path)), explain(run, recorded.recording))
     try:
@@ -126,7 +129,8 @@ def _view(run: RunFolder, bins: Bins) -> View:
     except ValueError:
         result = {}
         breakdown.warnings.append(f"{run.path / 'result.json'} is not a result of hvscale train, so it is ignored")
-    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run))
+    predictions = prediction_links(run, folder)
+    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run), predictions)
 
 
 class _Result(BaseModel):
