@@ -248,7 +248,7 @@ def timeline(timelines: Sequence[StepTimeline]) -> go.Figure:
     for trace in figure.data:  # one entry of the legend for each kind, which the first timeline may lack
         trace.showlegend = trace.name not in named
         named.add(trace.name)
-    style_bars(figure, "ms since the last result of the step before", 120 + LANE_PIXELS * len(lanes))
+    style_bars(figure, "ms", 120 + LANE_PIXELS * len(lanes))
     longest = max(max([step.step_seconds, *(message.end for message in step.messages)]) for step in timelines)
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True, hovermode="closest")
     figure.update_layout(uniformtext={"mode": "hide", "minsize": 10})
@@ -269,7 +269,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
         y=lanes,
         x=[1000 * step.step_seconds] * len(lanes),
         hoverinfo="skip",  # it would hide the messages in front of it
-        **_bar_look(RULE, width=0.9),
+        **_bar_look(RULE, RULE, width=0.9),
     )
     if step.ready:
         figure.add_scatter(
@@ -290,7 +290,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
             x=[1000 * (end - start) for start, end in step.agreements],
             customdata=[human_seconds(end - start) for start, end in step.agreements],
             hovertemplate="agreement: %{customdata} from %{base:.3f} ms<extra></extra>",
-            **_bar_look(SKY),
+            **_bar_look(GREEN, GREEN),
         )
     figure.add_bar(
         name="message",
@@ -304,7 +304,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
         ],
         hovertemplate=f"message %{{customdata[3]}} of {len(step.messages)}: %{{customdata[0]}}"
         "%{customdata[1]}<br>%{customdata[2]} from %{base:.3f} ms<extra></extra>",
-        **_bar_look(BLUE),
+        **_bar_look(BLUE, SKY),
         textposition="inside",
         textangle=0,
         insidetextanchor="middle",
@@ -316,7 +316,7 @@ def _tensors(message: TimedMessage) -> str:
     return f", tensors: {message.tensors}" if message.tensors else ""
 
 
-def _bar_look(colour: str, width: float = 0.6) -> dict[str, Any]:
-    # The white line separates neighbouring messages.
-    marker = {"color": colour, "line": {"color": "white", "width": 0.5}}
+def _bar_look(colour: str, edge: str, width: float = 0.6) -> dict[str, Any]:
+    # The edge separates neighbouring messages, and keeps short ones visible.
+    marker = {"color": colour, "line": {"color": edge, "width": 1}}
     return {"orientation": "h", "width": width, "marker": marker, "legendgroup": colour}
