@@ -25,7 +25,7 @@ from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
-from hvscale.prediction.model.tables import OPTION, named, network, with_algorithm
+from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.timeline import measured_timeline, predicted_timeline
 from hvscale.profiling.analyze.grouping import parse_bins
@@ -82,14 +82,15 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
     # with others.
-    given = request.samples or [one for run, one in profiled if run is not recorded]
+    tables = of_runs(request.samples, [one for _, one in profiled])
+    given = tables or [one for run, one in profiled if run is not recorded]
     networks = {network(one) for one in given}
     left_out = [run for run, one in profiled if networks and network(one) not in networks]
     profiled = [(run, one) for run, one in profiled if run not in left_out]
     # Steps count where their messages do: another library or link answers another question.
     measured = [found for run, one in profiled if (found := measured_run(run, job, one)) is not None]
     samples = [one for _, one in profiled]
-    samples += with_algorithm(request.samples, samples, settings.algorithm)
+    samples += with_algorithm(tables, samples, settings.algorithm)
     if request.costs is None:
         samples = matching_samples(samples, settings, request)
     costs: Costs = request.costs or measured_costs(samples, request)

@@ -19,6 +19,7 @@ OPERATION = "allreduce"
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 HOROVOD_BACKENDS = "horovod-"
+NCCL_PATH = "nccl"
 AUTO = "auto"  # the library's own choice, measured again
 
 
@@ -51,11 +52,21 @@ class Table(VersionedDocument):
 
 
 class BenchBackend(BaseModel):
-    """A back end, and its run's folder in the study."""
+    """A back end, the path of its messages, and its run's folder in the study."""
 
     name: str
     backend: str
+    path: str
     run: str
+
+    @property
+    def is_library(self) -> bool:
+        """Whether its times are those of MPI or Gloo.
+
+        Horovod's include its own cycle and agreement, which the model adds. NCCL's messages do not
+        block Horovod's loop.
+        """
+        return not self.backend.startswith(HOROVOD_BACKENDS) and self.path != NCCL_PATH
 
 
 class BenchRow(BaseModel):
@@ -85,14 +96,12 @@ class BenchTable(Table):
     def measured(self) -> list[Measured]:
         """Those in place, as Horovod sends fused messages; others where there are none."""
         found = []
-        for backend in self.backends:
+        for backend in filter(lambda one: one.is_library, self.backends):
             rows = [row for row in self.rows if row.backend == backend.name and row.bytes]
-            if backend.backend.startswith(HOROVOD_BACKENDS):
-                continue  # its times include Horovod's cycle and agreement, which the model adds
             rows = [row for row in rows if row.in_place] or rows
             found += [Measured(backend.run, self.np, None, row.bytes, row.seconds) for row in rows]
         if not found:
-            raise RequestError("it measured through Horovod only: measure the library itself with --backend")
+            raise RequestError("it has no times of MPI or Gloo alone: measure the library itself with --backend")
         return found
 
 
@@ -251,6 +260,13 @@ def samples_of(record: RunRecord, algorithm: str | None, rows: Sequence[Measured
 def network(samples: Samples) -> tuple[str, float | None]:
     """The library and the link's rate in bytes per second."""
     return samples.library, samples.bytes_per_second
+
+
+def of_runs(tables: Sequence[Samples], runs: Sequence[Samples]) -> list[Samples]:
+    """The samples of the runs' library and link, if tables have several; else all of them."""
+    known = {network(one) for one in runs}
+    matching = [one for one in tables if network(one) in known]
+    return matching if matching and len({network(one) for one in tables}) > 1 else list(tables)
 
 
 def with_algorithm(tables: Sequence[Samples], runs: Sequence[Samples], asked: str | None) -> list[Samples]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, NodeRecord, RunRecord
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.model.measured_costs import fit_costs
-from hvscale.prediction.model.tables import table_samples, with_algorithm
+from hvscale.prediction.model.tables import of_runs, table_samples, with_algorithm
 
 SIZES = [8, 4096, 65536, 1 << 20]
 SAMPLES = 5
@@ -196,6 +197,7 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda text: text["rows"][0].update(bytes=-1), r"invalid: rows\.0\.bytes"),
         (lambda text: text.update(np=1), "invalid: np"),
         (lambda text: text["backends"][0].update(backend="horovod-openmpi"), "measure the library itself"),
+        (lambda text: text["backends"][0].update(path="nccl"), "measure the library itself"),
         (lambda text: text["backends"][0].update(run="gone"), "run folder gone is missing"),
         (lambda text: text["backends"][0].update(run="../bench/openmpi"), "is missing"),
     ],
@@ -247,3 +249,11 @@ def test_a_table_gives_the_algorithm_of_the_runs_or_the_asked_one(study_folder: 
         with_algorithm(tables, own, "recursive_doubling")
     with pytest.raises(RequestError, match="no all-reduces by ring; measured: the library's own choice"):
         with_algorithm(table_samples(bench_folder), rings, None)
+
+
+def test_of_tables_of_several_libraries_the_runs_choose_one(study_folder: Path) -> None:
+    one = table_samples(study_folder)
+    other = [replace(samples, library="mpich 4.2") for samples in one]
+    assert of_runs(one + other, other[:1]) == other
+    assert of_runs(one + other, []) == one + other
+    assert of_runs(one, other) == one
