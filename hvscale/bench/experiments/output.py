@@ -1,10 +1,15 @@
 """The findings on a study's claims: text for the terminal, and a page with a table and figures."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from hvscale.bench.experiments.document import ExperimentDocument, StatementRow
+from hvscale.bench.experiments.series import EFFICIENCY, Series
 from hvscale.bench.experiments.statements import StatementComparison
-from hvscale.report.figures import BLUE, GREY, INK, ORANGE, error_bars, style
+from hvscale.bench.experiments.statements.shares import share
+from hvscale.core.statistics import CONFIDENCE
+from hvscale.report.figures import BLUE, GREY, INK, ORANGE, colour, dash, error_bars, style
 from hvscale.report.page import study_page
 from hvscale.report.tables import TableModel
 
@@ -19,13 +24,15 @@ CAPTION = (
 )
 
 
-def text(document: ExperimentDocument) -> str:
-    """Each claim with its verdict, its reason, and the decisive comparisons."""
+def text(document: ExperimentDocument, tables: Sequence[TableModel] = ()) -> str:
+    """The measurements' tables, then each claim with its verdict, its reason, and the decisive
+    comparisons.
+    """
     shown = [
         (row, [[one.what, *cells(one)] for one in row.comparisons[:MAX_COMPARISONS]]) for row in document.statements
     ]
     widths = [max((len(line[column]) for _, lines in shown for line in lines), default=0) for column in range(3)]
-    parts = [document.title]
+    parts = [document.title, *map(table_text, tables)]
     for row, lines in shown:
         text_lines = [heading(row), f"  {row.reason}"]
         for what, percent, interval in lines:
@@ -33,6 +40,20 @@ def text(document: ExperimentDocument) -> str:
         more = len(row.comparisons) - len(lines)
         parts.append("\n".join([*text_lines, *([f"    and {more} more"] if more else [])]))
     return "\n\n".join([*parts, caption(document)])
+
+
+def table_text(model: TableModel) -> str:
+    """A table as lines of text."""
+    lines = [line for rows in model.groups.values() for line in rows]
+    widths = [max(len(line[column]) for line in [model.columns, *lines]) for column in range(len(model.columns))]
+
+    def aligned(cells: Sequence[str]) -> str:
+        return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    parts = [model.title, f"  {aligned(model.columns)}"]
+    for group, rows in model.groups.items():
+        parts += [*([f"  {group}"] if group else []), *(f"  {aligned(row)}" for row in rows)]
+    return "\n".join([*parts, *(f"  {one}" for one in model.caption)])
 
 
 def heading(row: StatementRow) -> str:
@@ -70,18 +91,58 @@ def table(document: ExperimentDocument) -> TableModel:
     )
 
 
-def page(document: ExperimentDocument) -> str:
-    """The page of `hvscale bench experiment`."""
+def page(document: ExperimentDocument, tables: Sequence[TableModel] = (), series: Sequence[Series] = ()) -> str:
+    """The page of `hvscale bench experiment`: findings, the measurements' `tables`, and scaling
+    efficiency by np as far as `series` have it.
+    """
     return study_page(
         document,
         what=f"{document.title} (part {document.part})",
         facts=[f"{one.name}: {one.problem or one.state}" for one in document.measurements],
-        tables=[table(document)],
-        figures={
+        tables=[table(document), *tables],
+        figures=efficiency_figures(series)
+        | {
             f"statement-{number}": (heading(row), intervals(row))
             for number, row in enumerate(document.statements, 1)
             if row.comparisons
         },
+    )
+
+
+def efficiency_figures(series: Sequence[Series]) -> dict[str, tuple[str, go.Figure]]:
+    """Scaling efficiency by np for each program: a line for each of the settings and sources."""
+    figures = {}
+    shown = [one for one in series if one.labels.get("operation") == EFFICIENCY]
+    for program in dict.fromkeys(str(one.labels["program"]) for one in shown):
+        figure = go.Figure()
+        own = [one for one in shown if one.labels["program"] == program]
+        settings = list(dict.fromkeys(str(one.labels["settings"]) for one in own))
+        sources = list(dict.fromkeys(str(one.labels["source"]) for one in own))
+        for name, source in dict.fromkeys((str(one.labels["settings"]), str(one.labels["source"])) for one in own):
+            line = [one for one in own if (one.labels["settings"], one.labels["source"]) == (name, source)]
+            add_line(figure, f"{name}, {source}", line, colour(settings.index(name)), dash(sources.index(source)))
+        style(figure, "np", "scaling efficiency")
+        figure.update_xaxes(type="log", tickvals=sorted({one.labels["np"] for one in own}))
+        figure.update_yaxes(rangemode="tozero", tickformat=".0%")
+        figures[f"efficiency-{program}"] = (f"Scaling efficiency: {program}", figure)
+    return figures
+
+
+def add_line(figure: go.Figure, name: str, series: Sequence[Series], shade: str, line: str) -> None:
+    """A point for each series with its interval, by np."""
+    points = [
+        (int(one.labels["np"]), share(one, CONFIDENCE)) for one in sorted(series, key=lambda one: int(one.labels["np"]))
+    ]
+    above = [((one.high if one.high is not None else one.percent) - one.percent) / 100 for _, one in points]
+    below = [(one.percent - (one.low if one.low is not None else one.percent)) / 100 for _, one in points]
+    figure.add_scatter(
+        name=name,
+        x=[np for np, _ in points],
+        y=[one.percent / 100 for _, one in points],
+        error_y=error_bars(shade, above, below),
+        mode="lines+markers",
+        line={"color": shade, "dash": line},
+        hovertemplate="np %{x}: %{y:.1%}<extra></extra>",
     )
 
 
@@ -91,7 +152,7 @@ def intervals(row: StatementRow) -> go.Figure:
     """
     figure = go.Figure()
     shown = row.comparisons[:MAX_INTERVALS]
-    for agrees, colour in COLOURS.items():
+    for agrees, shade in COLOURS.items():
         found = [one for one in shown if one.agrees is agrees]
         if found:
             figure.add_scatter(
@@ -99,12 +160,12 @@ def intervals(row: StatementRow) -> go.Figure:
                 x=[one.percent for one in found],
                 y=[one.what for one in found],
                 error_x=error_bars(
-                    colour,
+                    shade,
                     [(one.percent if one.percent_high is None else one.percent_high) - one.percent for one in found],
                     [one.percent - (one.percent if one.percent_low is None else one.percent_low) for one in found],
                 ),
                 mode="markers",
-                marker={"color": colour, "size": 8},
+                marker={"color": shade, "size": 8},
                 hovertemplate="%{y}: %{x:.4g}<extra></extra>",
             )
     style(figure, row.metric, "", height=140 + 24 * len(shown))

@@ -1,7 +1,11 @@
-"""Series of an experiment: labelled times by round, how to select them, and their differences."""
+"""Series of an experiment: labelled times or shares by round, how to select them, and their
+differences.
+"""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -13,24 +17,60 @@ from hvscale.core.statistics import Values, overhead, percentile_interval, ratio
 from hvscale.core.units import human_bytes
 
 Key = Literal[
-    "program", "operation", "backend", "collectives", "placement", "flags", "np", "workers", "dtype", "device", "bytes"
+    "program",
+    "settings",
+    "source",
+    "operation",
+    "backend",
+    "collectives",
+    "placement",
+    "flags",
+    "np",
+    "workers",
+    "dtype",
+    "device",
+    "bytes",
 ]
 Value: TypeAlias = int | str
 Labels = Mapping[Key, Value]
 KEYS: tuple[Key, ...] = Key.__args__  # type: ignore[attr-defined]
 
 
+Unit = Literal["seconds", "share"]
+EFFICIENCY, CACHE_HITS = "efficiency", "cache-hits"  # operations whose values are shares
+
+
+@dataclass(frozen=True)
+class PredictedInterval:
+    """The interval of a predicted value, which has no rounds."""
+
+    low: float
+    high: float
+    confidence: float
+
+
 @dataclass(frozen=True)
 class Series:
-    """The times of one variant.
+    """The times, or the shares of a whole, of one variant.
 
-    `labels`: what was measured. `seconds`: by round; series of the same round were interleaved.
-    `average`: the one in the tables of the measurement.
+    `labels`: what was measured. `values`: seconds, or shares from 0 to 1, by round; series of the
+    same round were interleaved. `average`: the one in the tables of the measurement. `predicted`:
+    the interval of the only value, if it was predicted.
     """
 
     labels: Labels
-    seconds: Mapping[int, float]
+    values: Mapping[int, float]
     average: Literal["median", "geometric mean"]
+    unit: Unit = "seconds"
+    predicted: PredictedInterval | None = None
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """What this machine or this part of the file cannot measure, and why in one line."""
+
+    labels: Labels
+    reason: str
 
 
 class ValueRange(BaseModel):
@@ -128,16 +168,75 @@ def change(series: Series, base: Series, confidence: float) -> PercentChange | N
     """(series / base - 1) * 100 over the rounds that have both; None if no round has both.
 
     Medians get a bootstrap interval over whole rounds. Otherwise the change is the geometric mean
-    of the rounds' ratios with Student's t interval.
+    of the rounds' ratios with Student's t interval. Two predictions get the interval of
+    `predicted_difference`, of their logarithms; a prediction is not compared with a measurement.
     """
-    if series.average == "median":
-        found = overhead(series.seconds, base.seconds, confidence)
-        return PercentChange(percent=found.percent, low=found.percent_low, high=found.percent_high) if found else None
-    mean = ratio(series.seconds, base.seconds, confidence)
-    if mean is None:
+    if series.predicted is not None and base.predicted is not None:
+        mean, low, high = predicted_difference(series, base, confidence, math.log)
+        return PercentChange(percent=100 * math.expm1(mean), low=100 * math.expm1(low), high=100 * math.expm1(high))
+    if series.predicted is not None or base.predicted is not None:
         return None
-    percent = mean.change_percent()
+    if series.average == "median":
+        found = overhead(series.values, base.values, confidence)
+        return PercentChange(percent=found.percent, low=found.percent_low, high=found.percent_high) if found else None
+    found_ratio = ratio(series.values, base.values, confidence)
+    if found_ratio is None:
+        return None
+    percent = found_ratio.change_percent()
     return PercentChange(percent=percent.mean, low=percent.low, high=percent.high)
+
+
+def points(series: Series, base: Series, confidence: float) -> PercentChange | None:
+    """(series - base) * 100, of shares, in percentage points; None if no round has both.
+
+    The mean of the rounds' differences with Student's t interval, or of two predictions with that
+    of `predicted_difference`.
+    """
+    if series.predicted is not None and base.predicted is not None:
+        mean, low, high = (100 * one for one in predicted_difference(series, base, confidence, float))
+        return PercentChange(percent=mean, low=low, high=high)
+    rounds = sorted(set(series.values) & set(base.values))
+    if not rounds or series.predicted is not None or base.predicted is not None:
+        return None
+    found, lowest, highest = student([100 * (series.values[one] - base.values[one]) for one in rounds], confidence)
+    return PercentChange(percent=found, low=lowest, high=highest)
+
+
+def predicted_difference(
+    series: Series, base: Series, confidence: float, scale: Callable[[float], float]
+) -> tuple[float, float, float]:
+    """The difference of two predictions on a scale, and its interval.
+
+    Each limit is as far from the difference as the root of the sum of the squared distances of both
+    predictions' limits (Zou and Donner, Statistics in Medicine 27, 2008). Predictions of one job
+    share errors, which makes the interval wider than necessary.
+    """
+    value, low, high = map(scale, predicted_interval(series, confidence))
+    base_value, base_low, base_high = map(scale, predicted_interval(base, confidence))
+    difference = value - base_value
+    return (
+        difference,
+        difference - math.hypot(value - low, base_high - base_value),
+        difference + math.hypot(high - value, base_value - base_low),
+    )
+
+
+def predicted_interval(series: Series, confidence: float) -> tuple[float, float, float]:
+    """A prediction and its limits, at another confidence as if its logarithm were normal.
+
+    Raises ValueError if the series is no prediction.
+    """
+    if series.predicted is None:
+        raise ValueError("the series is not a prediction")
+    [value] = series.values.values()
+    wider = normal_quantile(confidence) / normal_quantile(series.predicted.confidence)
+    low, high = (value * (limit / value) ** wider for limit in (series.predicted.low, series.predicted.high))
+    return value, low, high
+
+
+def normal_quantile(confidence: float) -> float:
+    """Of the standard normal distribution, two-sided."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence: float) -> PercentChange | None:
@@ -147,11 +246,11 @@ def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence
     Medians get a bootstrap interval over whole rounds. Otherwise the growth is the mean of the
     rounds' differences with Student's t interval.
     """
-    four = [series.seconds for pair in (last, first) for series in pair]
-    rounds = sorted(set.intersection(*(set(seconds) for seconds in four)))
+    four = [series.values for pair in (last, first) for series in pair]
+    rounds = sorted(set.intersection(*(set(values) for values in four)))
     if not rounds:
         return None
-    values = np.array([[seconds[one] for seconds in four] for one in rounds])
+    table = np.array([[values[one] for values in four] for one in rounds])
 
     def difference(times: Values) -> Values:
         return 100 * (times[..., 0] / times[..., 1] - times[..., 2] / times[..., 3])
@@ -159,7 +258,7 @@ def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence
     if last[0].average == "median":
         low = high = None
         if len(rounds) > 1:
-            low, high = percentile_interval(difference(resampled_medians(values)), confidence)
-        return PercentChange(percent=float(difference(np.median(values, axis=0))), low=low, high=high)
-    percent, low, high = student(difference(values), confidence)
+            low, high = percentile_interval(difference(resampled_medians(table)), confidence)
+        return PercentChange(percent=float(difference(np.median(table, axis=0))), low=low, high=high)
+    percent, low, high = student(difference(table), confidence)
     return PercentChange(percent=percent, low=low, high=high)

@@ -17,6 +17,7 @@ from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.run_folder import default_run_path
 from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
+from hvscale.report.tables import TableModel
 from hvscale.studies.base import Study, Warn
 from hvscale.studies.interleaved import ProgressReporter
 
@@ -115,12 +116,19 @@ class ExperimentStudy(Study[ExperimentDocument]):
     def series(self) -> list[Series]:
         return [one for measurement in self.measurements for one in measurement.series()]
 
+    def tables(self) -> list[TableModel]:
+        return [one for measurement in self.measurements for one in measurement.tables()]
+
     def tabulate(self) -> None:
         """Test the claims on the results so far."""
         series = self.series()
+        unavailable = [one for measurement in self.measurements for one in measurement.unavailable()]
         self.document.statements = [
             StatementRow(
-                **dict(statement.test(series)), claim=statement.claim, kind=statement.kind, metric=statement.metric
+                **dict(statement.test(series, unavailable)),
+                claim=statement.claim,
+                kind=statement.kind,
+                metric=statement.metric,
             )
             for statement in self.experiment.statements
         ]
@@ -131,7 +139,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
     def html(self) -> str:
         from hvscale.bench.experiments.output import page
 
-        return page(self.document)
+        return page(self.document, self.tables(), self.series())
 
 
 def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:

@@ -1,5 +1,6 @@
 """`hvscale bench experiment`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,11 +37,13 @@ def bench_experiment(
     """
     from hvscale.bench.experiments.entries import LaunchContext
     from hvscale.bench.experiments.study import ExperimentStudy
+    from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
     from hvscale.launch.options import LaunchHooks
     from hvscale.report.progress import RunProgress
 
     options = launch_options(context)
-    launching = LaunchContext(options, resolve, LaunchHooks(collectives=collectives_hook(options)))
+    named = {name: partial(with_named_settings, name) for name in NAMED}
+    launching = LaunchContext(options, resolve, LaunchHooks(collectives=collectives_hook(options)), named)
     study = ExperimentStudy.of(file, part, launching, run)
     try:
         study.measure(RunProgress, print_warning)
@@ -53,6 +56,6 @@ def bench_experiment(
                 json,
                 csv,
                 write_csv=lambda document, path: write_csv(path, document.comparisons()),
-                show=lambda document: print_text(text(document)),
+                show=lambda document: print_text(text(document, study.tables())),
                 last=f"experiment folder: {study.path}\nplots: {study.page}",
             )

@@ -137,7 +137,7 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         """
         document = self.document
         read = read_throughput if document.measured_by == "throughput" else find_throughput
-        found = read(run, document.np, self.metric, self.warn)
+        found = read(run, self.variants[variant].np, self.metric, self.warn)
         if document.measured_by is None:
             document.measured_by = "seconds" if found is None else "throughput"
         if document.measured_by == "seconds":

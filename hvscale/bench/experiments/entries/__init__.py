@@ -4,18 +4,19 @@ A kind defines the keys in the TOML file and how they are measured.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from hvscale.bench.experiments.series import Series
+from hvscale.bench.experiments.series import Series, Unavailable
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.report.tables import TableModel
 from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
@@ -43,8 +44,24 @@ class Measurement(Protocol):
     def series(self) -> list[Series]:
         """The series of all results so far."""
 
+    def unavailable(self) -> list[Unavailable]:
+        """What this measurement does not have, for claims that need it."""
 
-class InterleavedMeasurement(Generic[StudyT]):
+    def tables(self) -> list[TableModel]:
+        """Tables of the results so far, which the experiment shows beside its findings."""
+
+
+class MeasurementDefaults:
+    """What most measurements have: nothing unavailable and no tables of their own."""
+
+    def unavailable(self) -> list[Unavailable]:
+        return []
+
+    def tables(self) -> list[TableModel]:
+        return []
+
+
+class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
     """A measurement made by an interleaved study."""
 
     def __init__(self, study: StudyT) -> None:
@@ -60,16 +77,23 @@ class InterleavedMeasurement(Generic[StudyT]):
         self.study.measure(progress, warn)
 
 
+# Applies named settings, such as those of `hvscale compare-settings`, to the launch of a command.
+# Raises RequestError if the job's libraries do not support them.
+ApplySettings = Callable[[list[str], LaunchOptions], LaunchOptions]
+
+
 @dataclass(frozen=True)
 class LaunchContext:
     """How the measurements are launched.
 
-    `options`: from the command line. `resolve` and `hooks`: for each launch.
+    `options`: from the command line. `resolve` and `hooks`: for each launch. `settings`: by their
+    names in an entry.
     """
 
     options: LaunchOptions
     resolve: Resolve
     hooks: LaunchHooks = NO_HOOKS
+    settings: Mapping[str, ApplySettings] = field(default_factory=dict)
 
 
 class Entry(BaseModel, ABC):

@@ -14,7 +14,14 @@ from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
 from hvscale.bench.collectives.document import BenchDocument, rows_to_compare
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
-from hvscale.bench.experiments.entries import Collectives, LaunchContext, TableEntry, register, with_collectives
+from hvscale.bench.experiments.entries import (
+    Collectives,
+    LaunchContext,
+    MeasurementDefaults,
+    TableEntry,
+    register,
+    with_collectives,
+)
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
@@ -87,7 +94,7 @@ class CollectiveVariant:
         return f"np {self.np}, {self.dtype}, {self.placement}{', table' if self.collectives == 'table' else ''}"
 
 
-class CollectiveMeasurement:
+class CollectiveMeasurement(MeasurementDefaults):
     """One entry's measurement. `documents`: the results by variant and round."""
 
     def __init__(

@@ -17,19 +17,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.bench.experiments.series import (
     Key,
+    Labels,
     PercentChange,
     Selector,
     Series,
+    Unavailable,
+    Unit,
     ValueRange,
     change,
     describe,
     describe_value,
     select,
+    value_matches,
 )
 from hvscale.core.registry import Registry
 from hvscale.core.statistics import CONFIDENCE
 
-Verdict = Literal["holds", "does not hold", "inconclusive"]
+Verdict = Literal["holds", "does not hold", "inconclusive", "cannot be tested here"]
 NOT_MEASURED = "no measurement matches this statement"
 
 
@@ -99,7 +103,7 @@ class Statement(BaseModel, ABC):
     """A claim in the TOML file.
 
     `claim`: in the study's words. `kind`: how it is tested. `where`: the series it is about; empty
-    for all.
+    for all. `unit`: of those series.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -108,15 +112,28 @@ class Statement(BaseModel, ABC):
     claim: Annotated[str, Field(min_length=1)]
     where: Selector = {}
     metric: ClassVar[str]
+    unit: ClassVar[Unit] = "seconds"
+
+    @property
+    def selectors(self) -> list[Selector]:
+        """What must be measured to test the claim: each selector must match a series."""
+        return [self.where]
 
     @property
     def claimed_range(self) -> Selector:
         """The range of the claim. The claim cannot hold if a smaller range was measured."""
         return self.where
 
-    def test(self, series: Sequence[Series]) -> Finding:
-        """Test the claim on the measured series."""
+    def test(self, series: Sequence[Series], unavailable: Sequence[Unavailable] = ()) -> Finding:
+        """Test the claim on the measured series.
+
+        `unavailable`: what could not be measured. If the claim needs it, it cannot be tested.
+        """
+        series = [one for one in series if one.unit == self.unit]
         finding = self.test_measured(series)
+        lacking = reasons(self.selectors, series, unavailable)
+        if not finding.comparisons and lacking:
+            return Finding(verdict="cannot be tested here", reason="; ".join(lacking))
         missing = missing_range(series, self.claimed_range)
         if finding.verdict != "holds" or not missing:
             return finding
@@ -132,6 +149,10 @@ class PairStatement(Statement):
 
     of: Annotated[Selector, Field(min_length=1)]
     than: Annotated[Selector, Field(min_length=1)]
+
+    @property
+    def selectors(self) -> list[Selector]:
+        return [{**self.where, **self.of}, {**self.where, **self.than}]
 
     def pairs(self, series: Sequence[Series], where: Selector | None = None) -> list[tuple[Series, Series]]:
         """Pairs of a series of `of` and one of `than` whose other labels are the same.
@@ -191,6 +212,24 @@ def missing_range(series: Sequence[Series], claimed: Selector) -> str:
             if numbers and max(numbers) < values.to:
                 return f"measured up to {describe_value(key, max(numbers))}, not {describe_value(key, values.to)}"
     return ""
+
+
+def reasons(selectors: Sequence[Selector], series: Sequence[Series], unavailable: Sequence[Unavailable]) -> list[str]:
+    """Why selectors that match no series cannot match one: what they select is unavailable."""
+    return list(
+        dict.fromkeys(
+            one.reason
+            for selector in selectors
+            if not select(series, selector)
+            for one in unavailable
+            if one.labels.keys() & selector.keys() and could_match(one.labels, selector)
+        )
+    )
+
+
+def could_match(labels: Labels, selector: Selector) -> bool:
+    """Whether the labels that both have do not contradict the selector."""
+    return all(value_matches(labels[key], values) for key, values in selector.items() if key in labels)
 
 
 def corrected_confidence(comparisons: int) -> float:

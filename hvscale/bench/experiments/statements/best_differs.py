@@ -101,10 +101,10 @@ def verdict(best: set[Any], all_agree: bool, proven: set[tuple[Any, Any]], best_
 
 def sum_series(parts: Sequence[Series]) -> Series:
     """The sum of series over the rounds that all of them have."""
-    rounds = set.intersection(*(set(part.seconds) for part in parts))
+    rounds = set.intersection(*(set(part.values) for part in parts))
     labels: Labels = parts[0].labels
-    return Series(labels, {one: sum(part.seconds[one] for part in parts) for one in sorted(rounds)}, parts[0].average)
+    return Series(labels, {one: sum(part.values[one] for part in parts) for one in sorted(rounds)}, parts[0].average)
 
 
 def mean(series: Series) -> float:
-    return sum(series.seconds.values()) / len(series.seconds) if series.seconds else float("inf")
+    return sum(series.values.values()) / len(series.values) if series.values else float("inf")

@@ -1,11 +1,14 @@
 """One variant takes less time than another, or hardly more."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
+from statistics import fmean
 from typing import ClassVar, Literal
 
 from hvscale.bench.experiments.series import Bytes, PercentChange, Selector, Series, ValueRange, change
 from hvscale.bench.experiments.statements import (
+    NOT_MEASURED,
     Finding,
     Limit,
     PairStatement,
@@ -39,6 +42,26 @@ class Faster(PairStatement):
     def test_measured(self, series: Sequence[Series]) -> Finding:
         limit = Limit(self.by_percent, above=True)
         return judge(savings(self.pairs(series)), limit, somewhere=self.somewhere)
+
+
+@register
+class FasterOnAverage(PairStatement):
+    """`of` saves more than `by_percent` of the time of `than` in the geometric mean over all
+    comparisons, over the rounds that all of them have.
+    """
+
+    kind: Literal["faster-on-average"]
+    by_percent: float = 0
+    metric: ClassVar[str] = "saves %"
+
+    def test_measured(self, series: Sequence[Series]) -> Finding:
+        pairs = [pair for pair in self.pairs(series) if all(one.predicted is None for one in pair)]
+        rounds = [set(one.values) for pair in pairs for one in pair]
+        if not rounds or not set.intersection(*rounds):
+            return Finding(verdict="inconclusive", reason=NOT_MEASURED)
+        of, than = (mean_of([pair[place] for pair in pairs], set.intersection(*rounds)) for place in range(2))
+        name = f"mean of {len(pairs)} comparisons: {names(pairs)[0]} ..." if len(pairs) > 1 else names(pairs)[0]
+        return judge([Quantity(name, partial(saved, (of, than)))], Limit(self.by_percent, above=True))
 
 
 @register
@@ -84,6 +107,12 @@ class FasterWhenSmall(PairStatement):
 def savings(pairs: Sequence[tuple[Series, Series]]) -> list[Quantity]:
     """(1 - of / than) * 100 of each pair."""
     return [Quantity(name, partial(saved, pair)) for name, pair in zip(names(pairs), pairs, strict=True)]
+
+
+def mean_of(series: Sequence[Series], rounds: Iterable[int]) -> Series:
+    """The geometric mean of all series in each of the rounds."""
+    values = {one: fmean(math.log(each.values[one]) for each in series) for one in sorted(rounds)}
+    return Series({}, {one: math.exp(value) for one, value in values.items()}, "geometric mean")
 
 
 def saved(pair: tuple[Series, Series], confidence: float) -> PercentChange | None:

@@ -1,0 +1,200 @@
+"""Predictions from the runs of a `replay` measurement of the same part, by `hvscale predict`."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+
+from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
+from hvscale.bench.experiments.entries.command import THROUGHPUT
+from hvscale.bench.experiments.entries.replay import RECORDING
+from hvscale.bench.experiments.entries.settings import SettingsDocument, Source, percent
+from hvscale.bench.experiments.series import EFFICIENCY, Key, PredictedInterval, Series, Unit, Value
+from hvscale.core.documents import VersionedDocument, from_json, to_json
+from hvscale.core.errors import UntrustedError
+from hvscale.core.files import read_text
+from hvscale.core.run_folder import Host, write_text
+from hvscale.core.units import human_interval, human_number
+from hvscale.report.tables import TableModel
+from hvscale.studies.base import Warn
+from hvscale.studies.interleaved import ProgressReporter
+
+# A process of its own, because a benchmark does not depend on the model behind the prediction.
+PREDICT = [sys.executable, "-c", "import sys; from hvscale.cli.main import main; sys.exit(main())", "predict"]
+DOCUMENT = "bench-predict.json"
+
+
+class PredictedRow(BaseModel):
+    """One number of ranks of a prediction: the fields that an experiment uses."""
+
+    np: int
+    source: Source
+    extrapolation: float
+    scaling_efficiency: float
+    scaling_efficiency_low: float | None
+    scaling_efficiency_high: float | None
+    images_per_second: float | None
+    images_per_second_low: float | None
+    images_per_second_high: float | None
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether it is not one of the runs that the prediction starts from."""
+        return self.source in ("predicted", "documented")
+
+
+class Prediction(VersionedDocument):
+    """What `hvscale predict --json` prints: the fields that an experiment uses."""
+
+    schema_: Literal["hvscale/predict/1"]
+    network: str
+    confidence: float
+    warnings: list[str]
+    rows: list[PredictedRow]
+
+
+class PredictDocument(VersionedDocument):
+    """bench-predict.json in the measurement's folder: the predictions by settings."""
+
+    schema_: Literal["hvscale/bench-predict/1"] = "hvscale/bench-predict/1"
+    commands: dict[str, list[str]] = {}
+    predictions: dict[str, Prediction] = {}
+
+
+@register
+class PredictEntry(Entry):
+    """Throughput and efficiency on numbers of ranks that were not run.
+
+    `of`: the name of a `replay` measurement, whose recording and replays the prediction starts
+    from. `np`: numbers of ranks. `flags`: further options of `hvscale predict`. `program` and
+    `device`: for claims.
+    """
+
+    measure: Literal["predict"]
+    program: str
+    of: str
+    np: Annotated[list[PositiveInt], Field(min_length=1)]
+    flags: list[str] = []
+    device: Literal["cpu", "cuda"] = "cpu"
+    repeat: PositiveInt = 1
+
+    def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
+        return PredictMeasurement(self, path)
+
+
+class PredictMeasurement(MeasurementDefaults):
+    """The predictions of one entry. They take seconds, so a resumed experiment makes them again."""
+
+    starts, repeats = 1, 1
+    host: Host | None = None
+    replay_file: ClassVar[str] = "bench-replay.json"
+
+    def __init__(self, entry: PredictEntry, path: Path) -> None:
+        self.entry, self.path = entry, path
+        self.document = PredictDocument()
+
+    def measure(self, progress: ProgressReporter, warn: Warn) -> None:
+        """Predict under each of the settings that were replayed.
+
+        Raises UntrustedError if there is no replay, or if `hvscale predict` refuses.
+        """
+        folder = self.path.parent / self.entry.of
+        try:
+            replays = from_json(SettingsDocument, read_text(folder / self.replay_file))
+        except (OSError, ValueError) as error:
+            raise UntrustedError(f"{folder} has no replays to predict from: measure {self.entry.of} first") from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        for settings in dict.fromkeys(variant.settings for variant in replays.variants.values()):
+            progress.starting(settings, 1)
+            np_ = ",".join(map(str, self.entry.np))
+            options = ["--np", np_, *self.entry.flags, "--json"]
+            self.document.commands[settings] = ["hvscale", "predict", *inputs(folder, replays, settings), *options]
+            found = predict(self.document.commands[settings][2:])
+            self.document.predictions[settings] = found
+            for text in found.warnings:
+                warn(f"{settings}: {text}")
+            progress.measured(settings, 1, found.rows[-1].images_per_second, f"images/s on {found.rows[-1].np} ranks")
+        write_text(self.path / DOCUMENT, to_json(self.document) + "\n")
+
+    def series(self) -> list[Series]:
+        return [
+            one
+            for settings, prediction in self.document.predictions.items()
+            for row in prediction.rows
+            if row.is_predicted
+            for one in self.series_of(settings, row, prediction.confidence)
+        ]
+
+    def series_of(self, settings: str, row: PredictedRow, confidence: float) -> list[Series]:
+        """Efficiency, and seconds per image if the images are known."""
+        labels: dict[Key, Value] = {
+            "program": self.entry.program,
+            "settings": settings,
+            "source": row.source,
+            "np": row.np,
+            "device": self.entry.device,
+        }
+
+        def series(operation: str, unit: Unit, value: float, low: float | None, high: float | None) -> Series:
+            known = low is not None and high is not None
+            interval = PredictedInterval(low or 0, high or 0, confidence) if known else None
+            return Series({**labels, "operation": operation}, {1: value}, "geometric mean", unit, interval)
+
+        limits = row.scaling_efficiency_low, row.scaling_efficiency_high
+        found = [series(EFFICIENCY, "share", row.scaling_efficiency, *limits)]
+        if row.images_per_second:
+            low, high = (1 / one if one else None for one in (row.images_per_second_high, row.images_per_second_low))
+            found.append(series(THROUGHPUT, "seconds", 1 / row.images_per_second, low, high))
+        return found
+
+    def tables(self) -> list[TableModel]:
+        predictions = self.document.predictions
+        if not predictions:
+            return []
+        networks = dict.fromkeys(prediction.network for prediction in predictions.values())
+        confidence = min(prediction.confidence for prediction in predictions.values())
+        return [
+            TableModel(
+                title=f"{self.entry.program}: predicted from {self.entry.of}",
+                columns=["np", "source", "x", "images/s", "interval", "efficiency %", "interval"],
+                groups={settings: [cells(row) for row in one.rows] for settings, one in predictions.items()},
+                caption=[
+                    f"x: np over the largest measured np; intervals: {confidence:.0%}; network: {', '.join(networks)}"
+                ],
+            )
+        ]
+
+
+def inputs(folder: Path, replays: SettingsDocument, settings: str) -> list[str]:
+    """The runs to predict from: the recording, and the finished replays under these settings."""
+    names = [name for name, variant in replays.variants.items() if variant.settings == settings and variant.np > 1]
+    runs = [run for name in names for run in replays.folders(name).values()]
+    return [str(folder / one) for one in (replays.recording or RECORDING, *runs)]
+
+
+def predict(arguments: Sequence[str]) -> Prediction:
+    """The document of `hvscale predict`. Raises UntrustedError with its message if it refuses."""
+    done = subprocess.run([*PREDICT, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise UntrustedError(f"hvscale predict: {lines[-1].removeprefix('hvscale: ') if lines else done.returncode}")
+    try:
+        return from_json(Prediction, done.stdout)
+    except ValidationError as error:
+        raise UntrustedError(f"hvscale predict printed an invalid document: {error.errors()[0]['msg']}") from error
+
+
+def cells(row: PredictedRow) -> list[str]:
+    low, high = row.scaling_efficiency_low, row.scaling_efficiency_high
+    return [
+        str(row.np),
+        row.source,
+        human_number(row.extrapolation),
+        human_number(row.images_per_second, 4),
+        human_interval(row.images_per_second_low, row.images_per_second_high, 4),
+        percent(row.scaling_efficiency),
+        "-" if low is None or high is None else f"{percent(low)} to {percent(high)}",
+    ]
