@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.main import get_command
 
 from hvscale.bench.applications import APPLICATIONS, parse_sizes
@@ -17,12 +20,16 @@ from hvscale.bench.experiments.entries.app import ApplicationEntry
 from hvscale.bench.experiments.entries.collective import CollectiveEntry
 from hvscale.bench.experiments.entries.command import CommandEntry
 from hvscale.bench.experiments.entries.param_server import ParamServerEntry
+from hvscale.bench.experiments.entries.predict import PredictEntry
+from hvscale.bench.experiments.entries.replay import ReplayEntry
+from hvscale.bench.experiments.entries.settings import VariantsEntry
 from hvscale.bench.experiments.output import page, text
-from hvscale.bench.experiments.series import Series
+from hvscale.bench.experiments.series import PredictedInterval, Series, Unavailable, predicted_interval
 from hvscale.bench.experiments.statements import STATEMENTS, Finding
 from hvscale.bench.experiments.study import ExperimentStudy
 from hvscale.cli.commands.train import app as train
 from hvscale.cli.launch_options import resolve
+from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.launch.options import LaunchOptions
@@ -248,6 +255,144 @@ def test_sizes_can_be_selected_with_units(selector: Any, sizes: list[int]) -> No
     assert len(sizes) == 1 or all(words[size] in described for size in sizes)
 
 
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [
+        ([(1, 2), (1.1, 1)], HOLDS),
+        ([(1, 1), (1, 1)], UNKNOWN),
+        ([(1, 2), (4, 1)], FAILS),
+        ([], UNKNOWN),
+    ],
+)
+def test_an_average_over_all_comparisons(times: list[tuple[float, float]], verdict: str) -> None:
+    found = [one for np, pair in enumerate(times, 2) for one in of_backends(*pair, np=np)]
+    finding = find(found, "faster-on-average", **BOTH)
+    assert finding.verdict == verdict
+    if times:
+        mean = math.prod(one / other for one, other in times) ** (1 / len(times))
+        [comparison] = finding.comparisons
+        assert comparison.percent == pytest.approx(100 * (1 - mean))
+
+
+def of_settings(unit: Any, **values: Sequence[float]) -> list[Series]:
+    """Series by settings, with values for each round."""
+    return [
+        Series({"settings": name, "operation": "efficiency"}, dict(enumerate(each)), "geometric mean", unit)
+        for name, each in values.items()
+    ]
+
+
+SHARES = {"of": {"settings": "opt"}, "than": {"settings": "mpi"}}
+
+
+def test_a_difference_of_shares_is_in_points_with_student_s_interval() -> None:
+    opt, mpi = [0.8, 0.82, 0.9], [0.6, 0.65, 0.61, 0.1]
+    found = find(of_settings("share", opt=opt, mpi=mpi), "higher-share", **SHARES, by_points=15.6)
+    [comparison] = found.comparisons
+    differences = [100 * (one - other) for one, other in zip(opt, mpi, strict=False)]
+    mean = sum(differences) / 3
+    reach = STUDENT_T_2_DEGREES * math.sqrt(sum((one - mean) ** 2 for one in differences) / 2 / 3)
+    assert [comparison.percent, comparison.percent_low, comparison.percent_high] == pytest.approx(
+        [mean, mean - reach, mean + reach]
+    )
+    assert found.verdict == UNKNOWN
+    assert find(of_settings("share", opt=opt, mpi=mpi), "higher-share", **SHARES, by_points=5).verdict == HOLDS
+    assert find(of_settings("share", opt=opt, mpi=mpi), "higher-share", **SHARES, by_points=40).verdict == FAILS
+
+
+def test_shares_have_a_lower_and_an_upper_limit() -> None:
+    found = of_settings("share", opt=[0.93, 0.94, 0.95])
+    verdicts = [find(found, kind, percent=percent).verdict for kind in ABOVE_BELOW for percent in (90, 94, 98)]
+    assert verdicts == [HOLDS, UNKNOWN, FAILS, FAILS, UNKNOWN, HOLDS]
+
+
+ABOVE_BELOW = ("share-above", "share-below")
+
+
+def test_times_and_shares_are_not_compared() -> None:
+    assert find(of_settings("seconds", opt=[1, 1.1], mpi=[2, 2.1]), "higher-share", **SHARES).comparisons == []
+    assert find(of_settings("share", opt=[0.1, 0.11], mpi=[0.2, 0.21]), "faster", **SHARES).comparisons == []
+
+
+def predicted(value: float, low: float, high: float, confidence: float = 0.9, **labels: Any) -> Series:
+    unit: Any = "share" if labels["operation"] == "efficiency" else "seconds"
+    return Series(labels, {1: value}, "geometric mean", unit, PredictedInterval(low, high, confidence))
+
+
+def test_two_predictions_are_compared_by_their_intervals() -> None:
+    times = [
+        predicted(0.5, 0.4, 0.625, 0.95, settings="opt", operation="throughput"),
+        predicted(1.0, 0.8, 1.25, 0.95, settings="mpi", operation="throughput"),
+    ]
+    [time] = find(times, "faster", **SHARES).comparisons
+    reach = math.sqrt(2) * math.log(1.25)
+    assert [time.percent, time.percent_low, time.percent_high] == pytest.approx(
+        [50, 100 * (1 - 0.5 * math.exp(reach)), 100 * (1 - 0.5 * math.exp(-reach))]
+    )
+    shares = [
+        predicted(0.8, 0.7, 0.8 / 0.7 * 0.8, 0.95, settings="opt", operation="efficiency"),
+        predicted(0.6, 0.5, 0.72, 0.95, settings="mpi", operation="efficiency"),
+    ]
+    [points] = find(shares, "higher-share", **SHARES).comparisons
+    assert [points.percent, points.percent_low, points.percent_high] == pytest.approx(
+        [20, 20 - 100 * math.hypot(0.1, 0.12), 20 + 100 * math.hypot(0.8 / 0.7 * 0.8 - 0.8, 0.1)]
+    )
+
+
+@given(
+    value=st.floats(0.01, 100),
+    below=st.floats(0.2, 0.99),
+    above=st.floats(1.01, 5),
+    confidence=st.floats(0.5, 0.99),
+    more=st.floats(0.001, 0.009),
+)
+def test_a_predicted_interval_contains_its_value_and_widens_with_confidence(
+    value: float, below: float, above: float, confidence: float, more: float
+) -> None:
+    one = predicted(value, value * below, value * above, 0.9, operation="throughput")
+    _, low, high = predicted_interval(one, confidence)
+    _, lower, higher = predicted_interval(one, confidence + more)
+    assert lower < low < value < high < higher
+    assert predicted_interval(one, 0.9)[1:] == pytest.approx((value * below, value * above))
+
+
+def test_a_prediction_is_not_compared_with_a_measurement() -> None:
+    mixed = [
+        predicted(0.8, 0.7, 0.9, settings="opt", operation="efficiency"),
+        *of_settings("share", mpi=[0.5, 0.51]),
+    ]
+    assert find(mixed, "higher-share", **SHARES).comparisons == []
+
+
+NCCL = Unavailable({"program": "edsr", "settings": "nccl"}, "Horovod is built without NCCL")
+
+
+@pytest.mark.parametrize(
+    ("where", "measured", "verdict"),
+    [
+        ({}, [], "cannot be tested here"),
+        ({"program": "edsr"}, [], "cannot be tested here"),
+        ({"program": "resnet50"}, [], UNKNOWN),
+        ({}, [series(2, NOISE[::-1], settings="nccl", program="edsr")], HOLDS),
+    ],
+)
+def test_a_claim_about_something_unavailable_cannot_be_tested(
+    where: dict[str, Any], measured: list[Series], verdict: str
+) -> None:
+    statement = STATEMENTS.get("faster").model_validate(
+        {
+            "kind": "faster",
+            "claim": "It is so",
+            "of": {"settings": "mpi"},
+            "than": {"settings": "nccl"},
+            "where": where,
+        }
+    )
+    found = statement.test([series(1, settings="mpi", program="edsr"), *measured], [NCCL])
+    assert found.verdict == verdict
+    assert (found.reason == NCCL.reason) == (verdict == "cannot be tested here")
+
+
 def test_text_and_page_show_every_comparison() -> None:
     found = find(by_sizes({8: (1, 2), 4096: (1, 1)}), "faster", **BOTH)
     rows = [
@@ -289,7 +434,7 @@ along = "bytes"
         (
             'measure = "collective"\n',
             "",
-            "small.sums: measure is missing. Known: app, collective, command, param-server",
+            "small.sums: measure is missing. Known: app, collective, command, param-server, predict, replay, settings",
         ),
         ("np = [2]", "np = [0]", "small.sums.np.0: Input should be greater than 0"),
         ("np = [2]", "np = []", "small.sums.np: "),
@@ -317,7 +462,8 @@ def test_an_invalid_file_is_rejected_in_one_line_that_names_the_place(
 
 def launch_context(**options: Any) -> LaunchContext:
     """The launch options, as parsed from the command line."""
-    return LaunchContext(LaunchOptions.of(**options), resolve)
+    named = {name: partial(with_named_settings, name) for name in NAMED}
+    return LaunchContext(LaunchOptions.of(**options), resolve, settings=named)
 
 
 def test_an_invalid_request_names_the_entry(tmp_path: Path) -> None:
@@ -371,7 +517,7 @@ def test_the_command_line_takes_precedence_over_the_placement_of_an_entry(
 
 
 def test_each_study_of_the_bench_has_an_experiment() -> None:
-    assert {"S2", "S3", "S4", "S5"} <= {path.parent.name for path in EXPERIMENTS}
+    assert {"S1", "S2", "S3", "S4", "S5"} <= {path.parent.name for path in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.parent.name)
@@ -381,11 +527,11 @@ def test_every_part_of_an_experiment_is_valid(path: Path, tmp_path: Path) -> Non
     assert {"small", "full"} == {part for part in experiment_file.PARTS if experiment.part(part)}
     for part in experiment_file.PARTS:
         for name, entry in experiment.part(part).items():
-            check_names_are_known(entry)
+            check_names_are_known(entry, experiment.part(part))
             has_gpus = getattr(entry, "device", "cpu") == "cpu" or bool(gpus())
             has_mpich = "mpich" not in str(getattr(entry, "backend", "")) or (MPICH_PREFIX / "bin/hvscale").exists()
             if has_gpus and has_mpich:
-                where = {"hosts": "a:300"} if entry.placement == ("ssh",) else {"placement": "host"}
+                where = {"hosts": "a:600"} if entry.placement == ("ssh",) else {"placement": "host"}
                 places = ("ssh",) if "hosts" in where else ("host",)
                 on_host = entry.model_copy(update={"placement": places, "nodes": None, "link": None})
                 options = launch_context(**{**where, "placement": places[0]})
@@ -393,7 +539,7 @@ def test_every_part_of_an_experiment_is_valid(path: Path, tmp_path: Path) -> Non
     assert not any(tmp_path.iterdir())
 
 
-def check_names_are_known(entry: Any) -> None:
+def check_names_are_known(entry: Any, entries: Mapping[str, Any]) -> None:
     """Check an entry's names against the engines, regardless of this machine's hardware."""
     if isinstance(entry, ApplicationEntry):
         assert (
@@ -408,7 +554,10 @@ def check_names_are_known(entry: Any) -> None:
             for dtype in entry.dtype:
                 assert backends.supported_paths(backend, entry.collective, dtype, entry.device, [])  # type: ignore[arg-type]
             assert backends.in_place_modes(backend, entry.collective, entry.in_place)  # type: ignore[arg-type]
-    elif isinstance(entry, CommandEntry):
+    elif isinstance(entry, PredictEntry):
+        assert isinstance(entries[entry.of], ReplayEntry)
+        assert entries[entry.of].program == entry.program
+    elif isinstance(entry, CommandEntry | VariantsEntry):
         program, verb, *options = entry.command
         assert (program, verb) == ("hvscale", "train")
         assert get_command(train).make_context(verb, options)

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
-from hvscale.bench.experiments.entries.replay import RECORDING
 from hvscale.bench.experiments.entries.settings import SettingsDocument, Source, percent
 from hvscale.bench.experiments.series import EFFICIENCY, Key, PredictedInterval, Series, Unit, Value
 from hvscale.core.documents import VersionedDocument, from_json, to_json
@@ -107,7 +106,7 @@ class PredictMeasurement(MeasurementDefaults):
         except (OSError, ValueError) as error:
             raise UntrustedError(f"{folder} has no replays to predict from: measure {self.entry.of} first") from error
         self.path.mkdir(parents=True, exist_ok=True)
-        for settings in dict.fromkeys(variant.settings for variant in replays.variants.values()):
+        for settings in replays.recordings:
             progress.starting(settings, 1)
             np_ = ",".join(map(str, self.entry.np))
             options = ["--np", np_, *self.entry.flags, "--json"]
@@ -172,7 +171,7 @@ def inputs(folder: Path, replays: SettingsDocument, settings: str) -> list[str]:
     """The runs to predict from: the recording, and the finished replays under these settings."""
     names = [name for name, variant in replays.variants.items() if variant.settings == settings and variant.np > 1]
     runs = [run for name in names for run in replays.folders(name).values()]
-    return [str(folder / one) for one in (replays.recording or RECORDING, *runs)]
+    return [str(folder / one) for one in (replays.recordings[settings], *runs)]
 
 
 def predict(arguments: Sequence[str]) -> Prediction:

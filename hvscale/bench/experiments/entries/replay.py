@@ -2,6 +2,7 @@
 numbers of ranks: `hvscale profile --gradients`, then `hvscale replay` in interleaved runs.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,41 +18,49 @@ from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.studies.base import finished_or_new_run
 from hvscale.studies.profiled_launch import profiled_launch
 
-RECORDING = "recording"
-
 
 class ReplayStudy(SettingsStudy):
-    """Records the job before the first round.
+    """Records the job under each of the settings before the first round, and replays what was
+    recorded under the same settings.
 
-    `record`: the job's command and launch options.
+    `record`: the launch of each recording by settings. `replay_options`: of `hvscale replay`.
     """
 
     verb = "bench replay"
 
-    def __init__(self, record: tuple[list[str], LaunchOptions], *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, record: Mapping[str, LaunchOptions], replay_options: list[str], *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
-        self.record = record
+        self.record, self.replay_options = record, replay_options
 
     def prepare(self) -> None:
-        """Record the job, unless the folder has a finished recording."""
-        run, is_finished = finished_or_new_run(self.path / RECORDING)
-        if not is_finished:
-            if run.path.name != RECORDING:  # keep the failed attempt under the next free name
-                (self.path / RECORDING).rename(run.path)
-                run = RunFolder(self.path / RECORDING)
-            command, options = self.record
-            hooks = replace(self.hooks, warn=self.warn)
-            profiled_launch(command, options.replace(run=run.path), hooks, gradients=True)
-        for text in read_job_gradients(run).warnings:
-            self.warn(text)
-        self.document.recording = run.path.name
+        """Make the recordings that the folder does not have."""
+        for settings, options in self.record.items():
+            name = f"recording-{settings}"
+            run, is_finished = finished_or_new_run(self.path / name)
+            if not is_finished:
+                if run.path.name != name:  # keep the failed attempt under the next free name
+                    (self.path / name).rename(run.path)
+                    run = RunFolder(self.path / name)
+                hooks = replace(self.hooks, warn=self.warn)
+                profiled_launch(self.document.command, options.replace(run=run.path), hooks, gradients=True)
+            for text in read_job_gradients(run).warnings:
+                self.warn(f"{name}: {text}")
+            self.document.recordings[settings] = name
+
+    def launch(self, variant: str, run: RunFolder) -> None:
+        settings = self.document.variants[variant].settings
+        command = ["hvscale", "replay", str(self.path / self.document.recordings[settings]), *self.replay_options]
+        options = self.variants[variant].replace(run=run.path)
+        profiled_launch(command, options, replace(self.hooks, warn=self.warn))
 
 
 @register
 class ReplayEntry(VariantsEntry):
-    """A recorded job under several settings.
+    """A job that is recorded under each of the settings and replayed.
 
-    `command`: the job, recorded on `record_np` ranks with the libraries' defaults. `steps`: of each
+    `command`: the job, recorded on `record_np` ranks in the first placement. `steps`: of each
     replay; None for as many as were recorded.
     """
 
@@ -61,10 +70,9 @@ class ReplayEntry(VariantsEntry):
     steps: PositiveInt | None = None
 
     def measurement(self, path: Path, launch: LaunchContext) -> "SettingsMeasurement":
+        at_record_np = self.model_copy(update={"np": [self.record_np], "placement": self.placement[:1]})
+        jobs = at_record_np.jobs(path, launch, self.command)
+        record = {variant.settings: jobs.launch[name] for name, variant in jobs.variants.items()}
         count = [] if self.steps is None else ["--steps", str(self.steps)]
-        placements, _ = self.placements(launch, self.record_np)
-        options = launch.options.replace(np=self.record_np, placement=placements[self.placement[0]])
-        record = (self.command, launch.resolve(self.command, options))
-        study = partial(ReplayStudy, record)
-        command = ["hvscale", "replay", str(path / RECORDING), *count]
-        return self.measure_with(study, ReplayStudy.verb, path, launch, command)
+        study = partial(ReplayStudy, record, count)
+        return self.measure_with(study, ReplayStudy.verb, path, launch, self.command)

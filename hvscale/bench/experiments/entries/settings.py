@@ -70,16 +70,17 @@ class SettingsRow(BaseModel):
 class SettingsDocument(ComparisonDocument):
     """bench-settings.json or bench-replay.json in the measurement's folder.
 
-    `variants`: by name. `unavailable`: reasons by settings. `recording`: the folder of the recorded
-    run that was replayed. `messages`: `message_seconds` by run folder. `hit_rates`: of a cache of
-    CACHE_ENTRIES buffers, by run folder; None without messages of REGISTERED_BYTES or more.
+    `variants`: by name. `unavailable`: reasons by settings. `recordings`: the folders of the
+    recorded jobs that were replayed, by settings. `messages`: `message_seconds` by run folder.
+    `hit_rates`: of a cache of CACHE_ENTRIES buffers, by run folder; None without messages of
+    REGISTERED_BYTES or more.
     """
 
     schema_: Literal["hvscale/bench-settings/1"] = "hvscale/bench-settings/1"
     source: Source
     variants: dict[str, Variant]
     unavailable: dict[str, str] = {}
-    recording: str | None = None
+    recordings: dict[str, str] = Field(default_factory=dict)
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
     hit_rates: dict[str, float | None] = Field(default_factory=dict)
     rows: list[SettingsRow] = Field(default_factory=list)
