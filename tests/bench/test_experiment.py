@@ -571,7 +571,7 @@ def check_names_are_known(entry: Any, entries: Mapping[str, Any]) -> None:
 
 def measured_names(entry: Any) -> set[str]:
     """The names of back ends in an entry's tables."""
-    if isinstance(entry, ApplicationEntry | CommandEntry):
+    if isinstance(entry, ApplicationEntry | CommandEntry | VariantsEntry | PredictEntry):
         return set()
     operations = entry.operation if isinstance(entry, ParamServerEntry) else (entry.collective,)
     return {
@@ -589,7 +589,9 @@ def test_statements_use_only_values_that_an_entry_measures(path: Path) -> None:
     known: dict[str, set[str]] = {
         "backend": set().union(*map(measured_names, every)),
         "placement": {place for entry in every for place in entry.placement},
-        "program": {entry.program for entry in every if isinstance(entry, ApplicationEntry | CommandEntry)},
+        "program": {str(program) for entry in every if (program := getattr(entry, "program", None))},
+        "settings": {name for entry in every if isinstance(entry, VariantsEntry) for name in entry.settings},
+        "device": {str(device) for entry in every if (device := getattr(entry, "device", None))},
         "collectives": {one for entry in every if isinstance(entry, TableEntry) for one in entry.collectives},
     }
     for statement in experiment.statements:

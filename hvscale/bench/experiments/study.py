@@ -68,6 +68,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
             options = with_collectives("table" if entry.needs_table else "library", placed)
             placed_entry = entry.model_copy(update={"placement": names})
             try:
+                entry.check_part(entries)
                 measurements.append(placed_entry.measurement(folder / name, replace(launch, options=options)))
             except RequestError as error:
                 raise RequestError(f"{part}.{name}: {error}") from error

@@ -127,6 +127,9 @@ class Entry(BaseModel, ABC):
             names, base = self.placement, PlacementOptions(nodes=self.nodes, link=self.link)
         return names, base.model_copy(update={**requested.model_dump(exclude_none=True), "placement": ",".join(names)})
 
+    def check_part(self, part: Mapping[str, "Entry"]) -> None:
+        """Check what this entry says about the others of its part, by name. Raises RequestError."""
+
     @abstractmethod
     def measurement(self, path: Path, launch: LaunchContext) -> Measurement:
         """The measurement of this entry. `launch`: with this entry's placement.

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -10,10 +10,11 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
+from hvscale.bench.experiments.entries.replay import ReplayEntry
 from hvscale.bench.experiments.entries.settings import SettingsDocument, Source, percent
 from hvscale.bench.experiments.series import EFFICIENCY, Key, PredictedInterval, Series, Unit, Value
 from hvscale.core.documents import VersionedDocument, from_json, to_json
-from hvscale.core.errors import UntrustedError
+from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host, write_text
 from hvscale.core.units import human_interval, human_number
@@ -79,6 +80,12 @@ class PredictEntry(Entry):
     flags: list[str] = []
     device: Literal["cpu", "cuda"] = "cpu"
     repeat: PositiveInt = 1
+
+    def check_part(self, part: Mapping[str, Entry]) -> None:
+        replays = [name for name, entry in part.items() if isinstance(entry, ReplayEntry)]
+        if self.of not in replays:
+            give = f"; give {' or '.join(replays)}" if replays else ""
+            raise RequestError(f"of: {self.of} is not a replay of this part{give}")
 
     def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
         return PredictMeasurement(self, path)
