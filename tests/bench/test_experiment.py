@@ -364,7 +364,7 @@ def test_a_prediction_is_not_compared_with_a_measurement() -> None:
     assert find(mixed, "higher-share", **SHARES).comparisons == []
 
 
-NCCL = Unavailable({"program": "edsr", "settings": "nccl"}, "Horovod is built without NCCL")
+NCCL = Unavailable("settings", {"program": "edsr", "settings": "nccl"}, "Horovod is built without NCCL")
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """What this machine or this part of the file cannot measure, and why in one line."""
+    """What this machine or this part of the file cannot measure, and why in one line.
 
+    `key`: the one of `labels` that makes it unavailable; claims that do not select it are about
+    something else.
+    """
+
+    key: Key
     labels: Labels
     reason: str
 

@@ -327,11 +327,11 @@ class SettingsMeasurement(InterleavedMeasurement[SettingsStudy]):
     def unavailable(self) -> list[Unavailable]:
         document = self.study.document
         found = [
-            Unavailable({"program": self.program, "settings": name, "device": self.device}, reason)
+            Unavailable("settings", {"program": self.program, "settings": name, "device": self.device}, reason)
             for name, reason in document.unavailable.items()
         ]
         if self.device == "cpu":
-            found.append(Unavailable({"program": self.program, "device": "cuda"}, NO_GPU))
+            found.append(Unavailable("device", {"program": self.program, "device": "cuda"}, NO_GPU))
         return found
 
     def tables(self) -> list[TableModel]:

@@ -222,7 +222,7 @@ def reasons(selectors: Sequence[Selector], series: Sequence[Series], unavailable
             for selector in selectors
             if not select(series, selector)
             for one in unavailable
-            if one.labels.keys() & selector.keys() and could_match(one.labels, selector)
+            if one.key in selector and could_match(one.labels, selector)
         )
     )
 
