@@ -23,7 +23,7 @@ CLONE = Path(__file__).parent.parent
 # Pages outside docs/, and their paths in the site.
 EXTERNAL_PAGES = {
     "benchmarks/RESULTS.md": "results/benchmarks.md",
-    **{f"experiments/{name}/README.md": f"results/{name}.md" for name in ("S2", "S3", "S4", "S5")},
+    **{f"experiments/{name}/README.md": f"results/{name}.md" for name in ("S1", "S2", "S3", "S4", "S5")},
 }
 
 

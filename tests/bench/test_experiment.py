@@ -316,7 +316,8 @@ def test_times_and_shares_are_not_compared() -> None:
 
 def predicted(value: float, low: float, high: float, confidence: float = 0.9, **labels: Any) -> Series:
     unit: Any = "share" if labels["operation"] == "efficiency" else "seconds"
-    return Series(labels, {1: value}, "geometric mean", unit, PredictedInterval(low, high, confidence))
+    known: dict[Any, Any] = labels
+    return Series(known, {1: value}, "geometric mean", unit, PredictedInterval(low, high, confidence))
 
 
 def test_two_predictions_are_compared_by_their_intervals() -> None:

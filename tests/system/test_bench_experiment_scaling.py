@@ -142,7 +142,10 @@ def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Pa
     ]
 
     predicted = json.loads((folder / "predicted/bench-predict.json").read_text())
-    by_hand = hvscale(*predicted["commands"]["mpi"][1:])
+    words = predicted["commands"]["mpi"]
+    at = words.index("--run")
+    assert (Path(words[at + 1]) / "prediction.html").exists()
+    by_hand = hvscale(*words[1:at], *words[at + 2 :])
     assert by_hand.returncode == 0, by_hand.stderr
     rows = {row["np"]: row for row in json.loads(by_hand.stdout)["rows"] if row["source"] == "predicted"}
     assert rows.keys() == {4, 512}

@@ -1,5 +1,6 @@
 """Predictions from the runs of a `replay` measurement of the same part, by `hvscale predict`."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,8 +116,10 @@ class PredictMeasurement(MeasurementDefaults):
         self.path.mkdir(parents=True, exist_ok=True)
         for settings in replays.recordings:
             progress.starting(settings, 1)
+            result = self.path / f"prediction-{settings}"
+            shutil.rmtree(result, ignore_errors=True)  # of an earlier call, with fewer replays
             np_ = ",".join(map(str, self.entry.np))
-            options = ["--np", np_, *self.entry.flags, "--json"]
+            options = ["--np", np_, *self.entry.flags, "--run", str(result), "--json"]
             self.document.commands[settings] = ["hvscale", "predict", *inputs(folder, replays, settings), *options]
             found = predict(self.document.commands[settings][2:])
             self.document.predictions[settings] = found
