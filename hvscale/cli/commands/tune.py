@@ -5,18 +5,27 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, folder_of, new_app
+from hvscale.cli.app import COMMAND_LAST, Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_document, print_warning, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
-from hvscale.core.numbers import Count, Minutes, Repeats, Seconds, limits
+from hvscale.cli.predicted_tune import refuse_options, tune_for_size
+from hvscale.core.numbers import Count, Minutes, Ranks, Repeats, Seconds, SmallCount, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
+OF_TRIALS = {"trials", "minutes", "knobs", "metric", "first_step_timeout", "trial_seconds"}
 
 
 @app.command(context_settings=COMMAND_LAST, cls=launch_command((*KNOBS, "run", *OF_ONE_JOB)))
 def tune(
-    command: Command,
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND",
+            help="Program to start with its arguments, after --. With --predict-np: the run that recorded gradients, then profiled runs "
+            "of the job or of its replay.",
+        ),
+    ],
     context: typer.Context,
     trials: Annotated[
         int | None,
@@ -65,21 +74,54 @@ def tune(
         ),
     ] = 30,
     pairs: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
-            help="Number of starts of the best settings and of the defaults, interleaved, for the proof.",
+            help="Number of starts of the best settings and of the defaults, interleaved, for the proof. [default: 7, or 5 with --predict-np]",
             **limits(Repeats),
         ),
-    ] = 7,
+    ] = None,
+    predict_np: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Search a model of a recorded job on N ranks instead of starting trials, and prove the best settings by replay on -np ranks.",
+            **limits(Ranks),
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --predict-np: steps of each replay. [default: 30]", **limits(Count)),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --predict-np: cores that all predicted ranks share. [default: each rank has its own]",
+            **limits(SmallCount),
+        ),
+    ] = None,
     run: Annotated[Path | None, folder_of("study")] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:
     """Find faster settings and prove the gain, or report that the defaults are best.
 
-    Example: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`
+    Examples: `hvscale tune -np 2 --minutes 10 -- hvscale train edsr-baseline --threads 1`; `hvscale
+    tune --predict-np 512 -np 8 --placement netns --nodes 8 --link 1gbit runs/recorded
+    runs/profiled`
     """
+    given = {
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    }
+    if predict_np is not None:
+        refuse_options(sorted(given & OF_TRIALS), "without --predict-np: the model is searched, and nothing is tried")
+        options = launch_options(context).replace(run=run)
+        tune_for_size(command, predict_np, options, fix=fix, pairs=pairs, steps=steps, cores=cores, json=json, csv=csv)
+        return
+    refuse_options(sorted(given & {"steps", "cores"}), "with --predict-np N")
     from hvscale.comm_tuning.tune.request import TuneRequest
     from hvscale.comm_tuning.tune.run import run_study
     from hvscale.comm_tuning.tune.study import TuneStudy
@@ -89,7 +131,7 @@ def tune(
         command,
         trials=trials,
         minutes=minutes,
-        pairs=pairs,
+        pairs=7 if pairs is None else pairs,
         knobs=knobs.split(",") if knobs is not None else None,
         fix=fix,
         metric=metric,

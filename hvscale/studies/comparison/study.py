@@ -78,7 +78,7 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
     """One comparison."""
 
     variants: Mapping[str, LaunchOptions]
-    must_match = ("command", "np", "launch")  # a resuming call may change the repeats and the metric
+    must_match: tuple[str, ...] = ("command", "np", "launch")  # a resuming call may change the repeats and the metric
     failure_text = "{what}, repeat {repeat} failed"
 
     def __init__(

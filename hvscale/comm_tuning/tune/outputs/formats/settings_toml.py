@@ -8,17 +8,20 @@ from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJo
 
 
 def text(tuned: TunedJob) -> str:
-    head = ["# For hvscale launch, profile and scale: --settings FILE; --set on the command line overrides it."]
-    if not tuned.settings:
-        head.append("# Nothing to set: see guide.md.")
     options = {"mpi": tuned.flavour}
     if tuned.transport and KNOBS["--transport"] not in tuned.settings:
         options["transport"] = tuned.transport
     if tuned.devices != "all" and KNOBS["--devices"] not in tuned.settings:
         options["devices"] = tuned.devices
-    return "\n".join(
-        [*head, 'schema = "hvscale/settings/1"', *pairs(options), "", "[set]", *pairs(dict(tuned.settings)), ""]
-    )
+    notes = [] if tuned.settings else ["Nothing to set: see guide.md."]
+    return settings_toml(options, dict(tuned.settings), notes)
+
+
+def settings_toml(options: dict[str, str], settings: dict[str, str], notes: list[str]) -> str:
+    """The file's text. `options`: of a launch; `notes`: lines of comment."""
+    head = ["For hvscale launch, profile and scale: --settings FILE; --set on the command line overrides it.", *notes]
+    comments = [f"# {line}" for line in head]
+    return "\n".join([*comments, 'schema = "hvscale/settings/1"', *pairs(options), "", "[set]", *pairs(settings), ""])
 
 
 def pairs(values: dict[str, str]) -> list[str]:

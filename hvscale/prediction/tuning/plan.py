@@ -1,0 +1,149 @@
+"""Plans `hvscale tune --predict-np`: searches the model and prepares the replays that prove it."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.launch.options import LaunchOptions, Resolve
+from hvscale.launch.placements._link_shaping import bits_per_second
+from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.prediction.tuning.search import (
+    HOROVOD_KNOBS,
+    Costs,
+    Model,
+    SearchPoint,
+    Settings,
+    grid,
+    measured_costs,
+    model_error,
+    predicted_gain,
+    predicted_step,
+    propose,
+    search,
+)
+from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, ReplayProof
+
+MOST_CANDIDATES = 3
+MOST_ERROR = 0.1  # of the model at the measured np, before a warning
+MIN_PAIRS = 2  # fewer give no interval
+Names = dict[str, Settings]
+
+
+@dataclass(frozen=True)
+class PredictedTuneRequest:
+    """What `hvscale tune --predict-np` was asked.
+
+    `options`: of every replay. `fixed`: knobs of every replay. `pairs`: replays of each candidate.
+    `steps`: of each replay. `cores`: that the predicted ranks share, None if each has its own.
+    """
+
+    predict_np: int
+    options: LaunchOptions
+    pairs: int
+    steps: int
+    cores: int | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_proof(
+    runs: Sequence[RunFolder],
+    request: PredictedTuneRequest,
+    resolve: Resolve,
+    write_settings: Callable[[PredictedTune], None],
+) -> ReplayProof:
+    """Search the model, and prepare the study that replays its candidates; starts nothing.
+
+    `runs`: the recording, and profiled runs of the job or of its replay. Raises RequestError for
+    runs that cannot answer the request, and for settings that the job's libraries do not support.
+    """
+    job = read_job(runs[0])
+    options = with_np(request, job)
+    recording, np_ = runs[0].path.absolute(), options.np
+    replay = ["hvscale", "replay", str(recording), "--steps", str(request.steps)]
+    link = options.placement.link
+    rate = bits_per_second(str(link)) / 8 if link else None
+    measure = shlex.join(["hvscale", "profile", *words(options), "--", *replay])
+    costs = measured_costs(runs, options.mpi, rate, measure)
+    recorded = recorded_choice(job, runs[0], request.fixed, costs)
+    points = grid(job, recorded, costs, request.fixed)
+    # A prediction for as many ranks as are replayed is one for the same place.
+    shared = costs.cores if request.predict_np == np_ and request.cores is None else request.cores
+    model = Model(job, costs, request.predict_np, shared)
+    found, refined = search(model, points)
+    in_proof = Model(job, costs, np_, costs.cores)
+    error = model_error(job, recorded, costs, runs)
+    chosen = propose(refined, recorded, in_proof, MOST_CANDIDATES, error)
+    names = {RECORDED: recorded, **{f"candidate-{number}": one for number, one in enumerate(chosen, 1)}}
+    candidates = predicted(names, model, in_proof, error, request.fixed, costs.measured_np[-1])
+    jobs = {
+        name: resolve(replay, options.replace(set=tuple(f"{knob}={text}" for knob, text in one.settings.items())))
+        for name, one in candidates.items()
+    }
+    return ReplayProof(
+        jobs,
+        replay,
+        repeats=request.pairs,
+        write_settings=write_settings,
+        predict_np=request.predict_np,
+        recording=str(recording),
+        profiled_runs=[str(run.path.absolute()) for run in runs[1:]],
+        measured_np=costs.measured_np,
+        points=[SearchPoint(settings=one.as_set(), step_seconds=seconds) for one, seconds in found],
+        candidates=candidates,
+        warnings=[]
+        if error <= MOST_ERROR
+        else [
+            f"the model is up to {100 * error:.0f} % off at the measured np: trust what is proven, and measure more np"
+        ],
+    )
+
+
+def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
+    """The options of the replays; without -np as many ranks as were recorded."""
+    if request.pairs < MIN_PAIRS:
+        raise RequestError(f"--pairs {request.pairs}: a proof needs at least {MIN_PAIRS} replays of each candidate")
+    if request.predict_np < 2:
+        raise RequestError(f"--predict-np {request.predict_np}: a single rank sends no messages; use 2 or more")
+    options = request.options
+    if "np" not in options.model_fields_set:
+        options = options.model_copy(update={"np": job.recorded_np})
+    if options.np < 2:
+        raise RequestError(f"-np {options.np}: a single rank sends no messages; replay on -np 2 or more")
+    return options
+
+
+def words(options: LaunchOptions) -> list[str]:
+    """The launch options on a command line, with -np."""
+    given = options.replace(run=None).command_line()
+    has_np = any(part[0] == "-np" for part in given)
+    return [*([] if has_np else ["-np", str(options.np)]), *(word for part in given for word in part)]
+
+
+def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: Costs) -> Settings:
+    """The recorded settings, with the fixed ones.
+
+    The library's knobs are those of the recording where they were measured, else its own choice.
+    """
+    own = [f"{knob}={text}" for knob, text in fixed.items() if knob in HOROVOD_KNOBS]
+    horovod = apply(PredictedSettings(recorded_settings(job.settings)), own).horovod
+    return Settings(horovod, costs.nearest(run, fixed))
+
+
+def predicted(
+    names: Names, model: Model, in_proof: Model, error: float, fixed: Mapping[str, str], largest_np: int
+) -> dict[str, PredictedCandidate]:
+    """What the model says about each of the settings, the recorded ones first."""
+    baseline = model.simulate(names[RECORDED])
+    found = {}
+    for name, settings in names.items():
+        simulation = model.simulate(settings)
+        found[name] = PredictedCandidate(
+            settings={**fixed, **settings.as_set()},
+            step=predicted_step(simulation, model, error, largest_np),
+            step_in_proof=predicted_step(in_proof.simulate(settings), in_proof, error, largest_np),
+            gain=None if name == RECORDED else predicted_gain(simulation, baseline),
+        )
+    return found

@@ -1,0 +1,270 @@
+"""Proves settings that the model proposes: interleaved replays at the largest np at hand."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from hvscale.core.errors import UntrustedError
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import Estimate, as_columns, estimate, percent, ratio
+from hvscale.core.units import human_number
+from hvscale.launch.options import LaunchOptions
+from hvscale.prediction.document import CONFIDENCE
+from hvscale.prediction.tuning.search import SearchPoint
+from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.report.tables import TableModel
+from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, Measure, RepeatedRun, signed
+from hvscale.studies.interleaved import ProgressReporter
+from hvscale.studies.throughput import WARMUP_STEPS
+
+RECORDED = "recorded"  # the name of the settings of the recording
+VERB = "predicted-tune"
+
+
+class PredictedCandidate(BaseModel):
+    """What the model says about settings.
+
+    `settings`: as for --set. `step`: on the requested np. `step_in_proof`: on the np of the
+    replays. `gain`: the recorded settings' step over this one, on the requested np; None for those.
+    """
+
+    settings: dict[str, str]
+    step: Estimate
+    step_in_proof: Estimate
+    gain: Estimate | None = None
+
+
+class CandidateRow(BaseModel):
+    """A candidate. Gains: the recorded settings' step over this one's; None for those.
+
+    `predicted_...`: on `predict_np` ranks, with intervals of `predicted_confidence`.
+    `predicted_in_proof_...`: on the np of the replays. `replayed_...`: measured there, with
+    intervals of `confidence` over fresh starts. `model_error_percent`: of the predicted step on the
+    np of the replays.
+    """
+
+    name: str
+    settings: dict[str, str]
+    predicted_step_seconds: float
+    predicted_step_seconds_low: float | None
+    predicted_step_seconds_high: float | None
+    predicted_gain: float | None
+    predicted_gain_low: float | None
+    predicted_gain_high: float | None
+    predicted_in_proof_step_seconds: float
+    predicted_in_proof_step_seconds_low: float | None
+    predicted_in_proof_step_seconds_high: float | None
+    replayed_runs: int
+    replayed_step_seconds: float | None
+    replayed_step_seconds_low: float | None
+    replayed_step_seconds_high: float | None
+    replayed_gain: float | None
+    replayed_gain_low: float | None
+    replayed_gain_high: float | None
+    model_error_percent: float | None
+    verdict: str
+    """What the replays show: faster, slower, no difference, unknown; empty for the baseline."""
+
+
+class PredictedTune(ComparisonDocument):
+    """predicted-tune.json, which `hvscale tune --predict-np N --json` prints.
+
+    `np`: ranks of the replays. `recording`, `profiled_runs`: run folders. `points`: the search,
+    best first. `choice`: the name of the row to use, None while undecided; `settings`: its
+    settings. `verdict`: what is proven and what is predicted.
+    """
+
+    schema_: Literal["hvscale/predicted-tune/1"] = "hvscale/predicted-tune/1"
+    measured_by: Measure | None = "seconds"
+    unit: str | None = "s"
+    predict_np: int
+    recording: str
+    profiled_runs: list[str]
+    measured_np: list[int]
+    predicted_confidence: float = CONFIDENCE
+    points: list[SearchPoint]
+    candidates: dict[str, PredictedCandidate]
+    rows: list[CandidateRow] = []
+    choice: str | None = None
+    settings: dict[str, str] | None = None
+    verdict: str | None = None
+
+    def tabulate(self) -> None:
+        self.rows = [self.row(name, candidate) for name, candidate in self.candidates.items()]
+
+    def row(self, name: str, candidate: PredictedCandidate) -> CandidateRow:
+        seconds = self.measured(name, "seconds")
+        replayed = estimate(list(seconds.values())) if seconds else None
+        gain = ratio(self.measured(self.baseline, "seconds"), seconds) if name != self.baseline else None
+        error = 100 * (candidate.step_in_proof.mean / replayed.mean - 1) if replayed is not None else None
+        is_unmeasured = name != self.baseline and gain is None
+        return CandidateRow(
+            name=name,
+            settings=candidate.settings,
+            **as_columns("predicted_step_seconds", candidate.step),
+            **as_columns("predicted_gain", candidate.gain),
+            **as_columns("predicted_in_proof_step_seconds", candidate.step_in_proof),
+            replayed_runs=len(seconds),
+            **as_columns("replayed_step_seconds", replayed),
+            **as_columns("replayed_gain", gain),
+            model_error_percent=error,
+            verdict="unknown" if is_unmeasured else gain.verdict("faster", "slower") if gain is not None else "",
+        )
+
+    def decide(self) -> None:
+        """Choose a row, and say what is proven and what is predicted."""
+        row = self.chosen()
+        self.choice, self.settings = row.name, row.settings
+        self.verdict = verdict(self, row)
+
+    def chosen(self) -> CandidateRow:
+        """The row to use.
+
+        Of the candidates that are proven faster, the fastest in the replays. Else, for more ranks
+        than were replayed, the one with the largest predicted gain, unless it is proven slower.
+        Else the recorded settings.
+        """
+        baseline, *others = self.rows
+        proven = [row for row in others if row.verdict == "faster"]
+        if proven:
+            return min(proven, key=lambda row: row.replayed_step_seconds or np.inf)
+        predicted = [row for row in others if row.verdict == "no difference" and (row.predicted_gain_low or 0) > 1]
+        if predicted and self.predict_np > self.np:
+            return max(predicted, key=lambda row: row.predicted_gain or 0)
+        return baseline
+
+
+def verdict(document: PredictedTune, row: CandidateRow) -> str:
+    """What is proven by replay, and what is only predicted."""
+    np_, predict_np = document.np, document.predict_np
+    if row.name == document.baseline:
+        text = f"keep the recorded settings: no other settings are proven faster by replay at np {np_}"
+        return text + (f", and no gain is predicted for np {predict_np} that they would allow" * (predict_np > np_))
+    settings = " ".join(f"{knob}={text}" for knob, text in row.settings.items())
+    replayed = gain_text(row.replayed_gain, row.replayed_gain_low, row.replayed_gain_high)
+    predicted = gain_text(row.predicted_gain, row.predicted_gain_low, row.predicted_gain_high)
+    starts = f"{row.replayed_runs} interleaved replays at np {np_}"
+    proof = f"proven by {starts}: {replayed}" if row.verdict == "faster" else f"{starts} show no difference: {replayed}"
+    return f"use {settings}: {proof}. Predicted for np {predict_np}, not proven: {predicted}"
+
+
+def gain_text(gain: float | None, low: float | None, high: float | None) -> str:
+    if gain is None:
+        return "unknown"
+    bounds = f" ({percent(low)} to {percent(high)})" if low is not None and high is not None else ""
+    return f"{percent(gain)} steps per second{bounds}"
+
+
+class ReplayProof(ComparisonStudy[PredictedTune]):
+    """Replays the recording under the recorded settings and each candidate, interleaved."""
+
+    must_match = ("command", "np", "launch", "predict_np")
+
+    def __init__(
+        self,
+        jobs: Mapping[str, LaunchOptions],
+        command: list[str],
+        *,
+        repeats: int,
+        write_settings: Callable[[PredictedTune], None],
+        **fields: Any,
+    ) -> None:
+        """Check the request; write nothing.
+
+        `jobs`: the launch options by the candidates' names, the recorded settings first.
+        `write_settings`: called with the document once it has a choice. `fields`: of the document.
+        """
+        super().__init__(
+            VERB,
+            partial(PredictedTune, **fields),
+            jobs,
+            command,
+            repeats=repeats,
+            metric=None,
+            bins="study",
+            folder_name=str,
+        )
+        self.write_settings = write_settings
+
+    def run_rounds(self, progress: ProgressReporter) -> None:
+        super().run_rounds(progress)
+        if self.document.baseline not in self.failed:
+            self.document.tabulate()
+            self.document.decide()
+            self.write_settings(self.document)
+
+    def read(self, variant: str, run: RunFolder, record: RepeatedRun) -> None:
+        record.seconds = mean_step(run)
+
+
+def mean_step(run: RunFolder) -> float:
+    """The mean step of a replay without the first ones. Raises UntrustedError without a step."""
+    log = read_step_log(run)
+    if log is None or not len(log.seconds):
+        raise UntrustedError(f"{run.path}: the replay wrote no step")
+    counted = log.seconds[WARMUP_STEPS:] if len(log.seconds) > WARMUP_STEPS else log.seconds
+    return float(counted.mean())
+
+
+def proof_table(document: PredictedTune) -> TableModel:
+    """A row for each candidate: predicted, replayed, and the gains of both."""
+    np_, predict_np = document.np, document.predict_np
+    rows = [
+        [
+            row.name,
+            cell(row.predicted_step_seconds, row.predicted_step_seconds_low, row.predicted_step_seconds_high),
+            gain_cell(row.predicted_gain, row.predicted_gain_low, row.predicted_gain_high),
+            cell(row.predicted_in_proof_step_seconds),
+            cell(row.replayed_step_seconds, row.replayed_step_seconds_low, row.replayed_step_seconds_high),
+            gain_cell(row.replayed_gain, row.replayed_gain_low, row.replayed_gain_high),
+            proof_cell(row),
+        ]
+        for row in document.rows
+    ]
+    settings = [
+        f"{name}: {' '.join(f'{knob}={text}' for knob, text in candidate.settings.items())}"
+        for name, candidate in document.candidates.items()
+    ]
+    predicted, replayed = f"{document.predicted_confidence:.0%}", f"{document.confidence:.0%}"
+    return TableModel(
+        title=f"predicted for np {predict_np}, proven by replay at np {np_}",
+        columns=[
+            "settings",
+            f"predicted s, np {predict_np}",
+            "gain %",
+            f"predicted s, np {np_}",
+            f"replayed s, np {np_}",
+            "gain %",
+            "",
+        ],
+        groups={"": rows},
+        caption=[
+            *settings,
+            f"{len(document.points)} settings searched in the model, with costs measured at np "
+            f"{', '.join(map(str, document.measured_np))}",
+            f"gain: steps per second over the recorded settings'; intervals: {predicted} predicted, {replayed} "
+            "replayed over fresh starts",
+        ],
+    )
+
+
+def cell(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    bounds = f" ({human_number(low)}-{human_number(high)})" if low is not None and high is not None else ""
+    return human_number(value, 4) + bounds
+
+
+def gain_cell(gain: float | None, low: float | None, high: float | None) -> str:
+    if gain is None:
+        return ""
+    bounds = (
+        f" ({signed(100 * (low - 1))} to {signed(100 * (high - 1))})" if low is not None and high is not None else ""
+    )
+    return signed(100 * (gain - 1)) + bounds
+
+
+def proof_cell(row: CandidateRow) -> str:
+    words = {"faster": "proven faster", "slower": "proven slower", "unknown": "not proven"}
+    return words.get(row.verdict, row.verdict)
