@@ -56,6 +56,12 @@ def launch_options(context: typer.Context) -> LaunchOptions:
     return options
 
 
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether the command line has this option, so that its value is not the default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def collectives_hook(options: LaunchOptions) -> Instrument | None:
     """What gives a job the table of --collectives."""
     if options.collectives is None:

@@ -21,6 +21,7 @@ SETTINGS = "settings.toml"
 def tune_for_size(
     runs: Sequence[str],
     predict_np: int,
+    np: int | None,
     options: LaunchOptions,
     *,
     fix: list[str],
@@ -32,7 +33,8 @@ def tune_for_size(
 ) -> None:
     """Search the model, prove its candidates by replay, and print which part is proven.
 
-    `runs`: the recording, and profiled runs of the job or its replay.
+    `runs`: the recording, and profiled runs of the job or its replay. `np`: of the replays, None
+    for as many as were recorded.
     """
     from hvscale.comm_tuning.tune.job_space import fixed_settings
     from hvscale.core.run_folder import RunFolder
@@ -46,6 +48,7 @@ def tune_for_size(
 
     request = PredictedTuneRequest(
         predict_np=predict_np,
+        np=np,
         options=options,
         pairs=PAIRS if pairs is None else pairs,
         steps=STEPS if steps is None else steps,

@@ -7,7 +7,7 @@ import typer
 
 from hvscale.cli.app import new_app
 from hvscale.cli.console import print_message, print_rank_line, print_warning
-from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options
+from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, was_given
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, Ranks, limits
 from hvscale.launch.options import OPTIONS
@@ -74,9 +74,3 @@ def replay(
     hooks = LaunchHooks(show=print_rank_line, warn=print_warning, collectives=collectives_hook(options))
     finished = launch(command, options, hooks)
     print_message(f"run folder: {finished.path}")
-
-
-def was_given(context: typer.Context, name: str) -> bool:
-    """Whether the command line has this option, so that its value is not the default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

@@ -7,13 +7,13 @@ import typer
 
 from hvscale.cli.app import COMMAND_LAST, Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_document, print_warning, results
-from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options
+from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options, was_given
 from hvscale.cli.predicted_tune import refuse_options, tune_for_size
 from hvscale.core.numbers import Count, Minutes, Ranks, Repeats, Seconds, SmallCount, limits
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
-OF_TRIALS = {"trials", "minutes", "knobs", "metric", "first_step_timeout", "trial_seconds"}
+OF_TRIALS = ("trials", "minutes", "knobs", "metric", "first_step_timeout", "trial_seconds")
 
 
 @app.command(context_settings=COMMAND_LAST, cls=launch_command((*KNOBS, "run", *OF_ONE_JOB)))
@@ -111,17 +111,17 @@ def tune(
     tune --predict-np 512 -np 8 --placement netns --nodes 8 --link 1gbit runs/recorded
     runs/profiled`
     """
-    given = {
-        name
-        for name in context.params
-        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-    }
+    given = {name for name in (*OF_TRIALS, "steps", "cores", "np") if was_given(context, name)}
     if predict_np is not None:
-        refuse_options(sorted(given & OF_TRIALS), "without --predict-np: the model is searched, and nothing is tried")
-        options = launch_options(context).replace(run=run)
-        tune_for_size(command, predict_np, options, fix=fix, pairs=pairs, steps=steps, cores=cores, json=json, csv=csv)
+        refuse_options(
+            sorted(given.intersection(OF_TRIALS)), "without --predict-np: the model is searched, and nothing is tried"
+        )
+        np, options = launch_options(context).np if "np" in given else None, launch_options(context).replace(run=run)
+        tune_for_size(
+            command, predict_np, np, options, fix=fix, pairs=pairs, steps=steps, cores=cores, json=json, csv=csv
+        )
         return
-    refuse_options(sorted(given & {"steps", "cores"}), "with --predict-np N")
+    refuse_options(sorted(given - {"np", *OF_TRIALS}), "with --predict-np N")
     from hvscale.comm_tuning.tune.request import TuneRequest
     from hvscale.comm_tuning.tune.run import run_study
     from hvscale.comm_tuning.tune.study import TuneStudy

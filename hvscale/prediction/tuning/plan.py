@@ -36,11 +36,13 @@ Names = dict[str, Settings]
 class PredictedTuneRequest:
     """What `hvscale tune --predict-np` was asked.
 
-    `options`: of every replay. `fixed`: knobs of every replay. `pairs`: replays of each candidate.
-    `steps`: of each replay. `cores`: that the predicted ranks share, None if each has its own.
+    `np`: ranks of the replays, None for as many as were recorded. `options`, `fixed`: the launch
+    options, except np, and the knobs of every replay. `pairs`: replays of each candidate. `steps`:
+    of each replay. `cores`: that the predicted ranks share, None if each has its own.
     """
 
     predict_np: int
+    np: int | None
     options: LaunchOptions
     pairs: int
     steps: int
@@ -107,19 +109,17 @@ def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
         raise RequestError(f"--pairs {request.pairs}: a proof needs at least {MIN_PAIRS} replays of each candidate")
     if request.predict_np < 2:
         raise RequestError(f"--predict-np {request.predict_np}: a single rank sends no messages; use 2 or more")
-    options = request.options
-    if "np" not in options.model_fields_set:
-        options = options.model_copy(update={"np": job.recorded_np})
+    options = request.options.replace(np=request.np or job.recorded_np)
     if options.np < 2:
         raise RequestError(f"-np {options.np}: a single rank sends no messages; replay on -np 2 or more")
     return options
 
 
 def words(options: LaunchOptions) -> list[str]:
-    """The launch options on a command line, with -np."""
-    given = options.replace(run=None).command_line()
-    has_np = any(part[0] == "-np" for part in given)
-    return [*([] if has_np else ["-np", str(options.np)]), *(word for part in given for word in part)]
+    """-np and the launch options that differ from their defaults, on a command line."""
+    given = options.replace(run=None, np=LaunchOptions.model_fields["np"].default).command_line()
+    defaults = LaunchOptions.of(mpi=options.mpi, devices="all").command_line() if options.devices == "all" else []
+    return ["-np", str(options.np), *(word for part in given if part not in defaults for word in part)]
 
 
 def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: Costs) -> Settings:
