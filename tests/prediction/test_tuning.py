@@ -42,7 +42,7 @@ def costs(**start_seconds: float) -> Costs:
         law = Formula("ring", seconds, 1e-10, 1e-9, 0.0)
         runs = [samples(law, np_, rate=None, algorithm=None if name == "own" else name) for np_ in (2, 3, 4)]
         found[() if name == "own" else (("allreduce_algorithm", name),)] = runs
-    return Costs(found, None, None)
+    return Costs(found, [], None, None)
 
 
 def burst_of_gradients() -> Job:

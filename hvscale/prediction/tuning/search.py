@@ -25,12 +25,11 @@ from hvscale.prediction.predict import (
     CHAINS,
     MIN_RESIDUAL,
     STEPS,
-    PredictionRequest,
     leave_one_out,
     measured_run,
     predicted_row,
+    shared_cores,
 )
-from hvscale.prediction.settings import PredictedSettings
 
 HOROVOD_KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity")
 FUSION_BYTES = tuple(256 * KIB << number for number in range(11))  # 256 KiB to 256 MiB
@@ -88,11 +87,12 @@ class SearchPoint(BaseModel):
 class Costs:
     """Samples by the library's knobs that they were measured with, and where they were measured.
 
-    `bytes_per_second`: of the nodes' links in the prediction, None as measured. `cores`: that the
-    measured ranks shared, None if each had its own.
+    `runs`: their run folders. `bytes_per_second`: of the nodes' links in the prediction, None as
+    measured. `cores`: that the measured ranks shared, None if each had its own.
     """
 
     samples: Mapping[tuple[tuple[str, str], ...], list[Samples]]
+    runs: Sequence[tuple[RunFolder, Samples]]
     bytes_per_second: float | None
     cores: int | None
 
@@ -127,7 +127,7 @@ def measured_costs(runs: Sequence[RunFolder], flavour: str, bytes_per_second: fl
     what is missing. Raises RequestError without a usable run.
     """
     profiled = [
-        (knobs_of(run), one)
+        (run, one)
         for run in runs
         if run.read().library.flavour == flavour and (one := run_samples(run)) is not None and len(one.bytes)
     ]
@@ -142,12 +142,11 @@ def measured_costs(runs: Sequence[RunFolder], flavour: str, bytes_per_second: fl
             where = "without a limited link: leave out --link"
         raise RequestError(f"the runs were measured {where}, or measure here with `{measure}` and add that run")
     same = [pair for pair in limited if pair[1].bytes_per_second == bytes_per_second]
+    used = same or limited
     by_knobs: dict[tuple[tuple[str, str], ...], list[Samples]] = {}
-    for knobs, one in same or limited:
-        by_knobs.setdefault(knobs, []).append(one)
-    crowded = [one for _, one in profiled if one.ranks_per_core > 0]
-    cores = round(crowded[0].np / crowded[0].ranks_per_core) if crowded else None
-    return Costs(by_knobs, None if same else bytes_per_second, cores)
+    for run, one in used:
+        by_knobs.setdefault(knobs_of(run), []).append(one)
+    return Costs(by_knobs, used, None if same else bytes_per_second, shared_cores([one for _, one in used]))
 
 
 def knobs_of(run: RunFolder) -> tuple[tuple[str, str], ...]:
@@ -260,17 +259,13 @@ def predicted_gain(simulation: Simulation, baseline: Simulation) -> Estimate:
     return Estimate(mean=float(ratios.mean()), low=float(low), high=float(high))
 
 
-def model_error(job: Job, recorded: Settings, costs: Costs, runs: Sequence[RunFolder]) -> float:
+def model_error(job: Job, recorded: Settings, costs: Costs) -> float:
     """The largest error when each measured np is predicted from the others; at least 2 %."""
-    fields = [run for run in runs if knobs_of(run) == recorded.library and not has_horovod_knobs(run)]
-    measured = [found for run in fields if (found := measured_run(run)) is not None]
     samples = costs.samples[recorded.library]
-    settings = PredictedSettings(recorded.horovod)
-    checks = leave_one_out(job, settings, samples, measured, PredictionRequest(np=[]))
+    measured = [
+        found
+        for run, one in costs.runs
+        if knobs_of(run) == recorded.library and (found := measured_run(run, job, one)) is not None
+    ]
+    checks = leave_one_out(job, samples, measured, costs.fit(recorded.library, costs.cores).formula.algorithm)
     return max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])
-
-
-def has_horovod_knobs(run: RunFolder) -> bool:
-    """Whether the run was started with other settings of Horovod than the recording."""
-    asked = run.read().launch.get("set", [])
-    return isinstance(asked, list) and any(str(request).partition("=")[0] in HOROVOD_KNOBS for request in asked)
