@@ -35,8 +35,8 @@ HOROVOD_KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity")
 FUSION_BYTES = tuple(256 * KIB << number for number in range(11))  # 256 KiB to 256 MiB
 CYCLE_SECONDS = (1e-3, 2e-3, 5e-3, 10e-3, 20e-3)
 FIRST_CHAINS, FIRST_STEPS = 8, 8  # of the first look at every point
-# Points that are simulated again, with more chains: the best, and the best that differ clearly.
-REFINED_BEST, REFINED_DISTINCT = 4, 12
+# Points that are simulated longer: the best, and the best that differ clearly.
+REFINED_BEST, REFINED_DISTINCT = 4, 8
 NEAR_BEST = 0.02  # candidates are predicted within this share of the best
 DISTINCT = 4.0  # two candidates differ by this factor in a knob, or in a knob of the library
 
@@ -208,12 +208,14 @@ class Model:
 def search(model: Model, points: Sequence[Settings]) -> tuple[Points, Points]:
     """The points with their predicted seconds, best first: briefly, and the best ones longer.
 
-    Those that are simulated longer are the best few, and the best that differ clearly.
+    Those that are simulated longer are the best few, the best of each choice of the library's
+    knobs, and the best that differ clearly.
     """
     first = [(point, model.seconds(point, FIRST_CHAINS, FIRST_STEPS)) for point in points]
     first.sort(key=lambda pair: pair[1])
     order = [point for point, _ in first]
-    longer = [*order[:REFINED_BEST], *distinct(order, REFINED_DISTINCT)]
+    by_library = {point.library: point for point in reversed(order)}
+    longer = [*order[:REFINED_BEST], *by_library.values(), *distinct(order, REFINED_DISTINCT)]
     refined = [(point, model.seconds(point)) for point in dict.fromkeys(longer)]
     return first, sorted(refined, key=lambda pair: pair[1])
 

@@ -22,6 +22,7 @@ from hvscale.studies.throughput import WARMUP_STEPS
 
 RECORDED = "recorded"  # the name of the settings of the recording
 VERB = "predicted-tune"
+MIN_GAIN = 1.01  # below it, a gain that is only predicted is no reason to change settings
 
 
 class PredictedCandidate(BaseModel):
@@ -124,14 +125,16 @@ class PredictedTune(ComparisonDocument):
         """The row to use.
 
         Of the candidates that are proven faster, the fastest in the replays. Else, for more ranks
-        than were replayed, the one with the largest predicted gain, unless it is proven slower.
-        Else the recorded settings.
+        than were replayed, the one with the largest predicted gain, unless it is proven slower or
+        the gain may be below 1 %. Else the recorded settings.
         """
         baseline, *others = self.rows
         proven = [row for row in others if row.verdict == "faster"]
         if proven:
             return min(proven, key=lambda row: row.replayed_step_seconds or np.inf)
-        predicted = [row for row in others if row.verdict == "no difference" and (row.predicted_gain_low or 0) > 1]
+        predicted = [
+            row for row in others if row.verdict == "no difference" and (row.predicted_gain_low or 0) > MIN_GAIN
+        ]
         if predicted and self.predict_np > self.np:
             return max(predicted, key=lambda row: row.predicted_gain or 0)
         return baseline
