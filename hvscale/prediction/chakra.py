@@ -58,7 +58,13 @@ class ChakraMessages(NamedTuple):
     def attributes(self, values: dict[str, bool | int | str]) -> list[Any]:
         """Attributes with these values; integers as int64, which Chakra's feeder expects."""
         fields: dict[type, str] = {bool: "bool_val", int: "int64_val", str: "string_val"}
-        return [self.attribute(**{"name": name, fields[type(value)]: value}) for name, value in values.items()]
+        texts = {name: utf8(value) if isinstance(value, str) else value for name, value in values.items()}
+        return [self.attribute(**{"name": name, fields[type(value)]: value}) for name, value in texts.items()]
+
+
+def utf8(text: str) -> str:
+    """Text that protobuf accepts: a byte of a file name that is not UTF-8 becomes its escape."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 @cache
@@ -102,7 +108,12 @@ def parse_steps(text: str | None, numbers: list[int]) -> list[int]:
 
 
 def chakra_path(path: Path, rank: int) -> Path:
-    """The file of a rank: FILE.RANK.et, where Chakra's tools and ASTRA-sim look for it."""
+    """The file of a rank: FILE.RANK.et, where Chakra's tools and ASTRA-sim look for it.
+
+    Raises RequestError if `path` has no file name.
+    """
+    if path.name in ("", ".."):
+        raise RequestError(f"--chakra {path}: give a file name; example: job")
     return path.with_name(f"{path.name.removesuffix('.et')}.{rank}.et")
 
 
@@ -203,7 +214,7 @@ class RankTrace:
         attributes = self.made.attributes({"is_cpu_op": False, **about, "step": step})
         micros = round(max(0.0, start) * 1e6)
         node = self.made.node(
-            id=self.count, name=name, type=kind, data_deps=self.before, start_time_micros=micros, attr=attributes
+            id=self.count, name=utf8(name), type=kind, data_deps=self.before, start_time_micros=micros, attr=attributes
         )
         self.count += 1
         return node

@@ -206,6 +206,20 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert not target.parent.exists()
 
 
+def test_names_that_are_not_utf_8_are_written(tmp_path: Path) -> None:
+    odd = job(([tensor("a\udcff")], [step(1, [0.1], [(1, 0.2, 0.1)], [0])]))
+    (path,) = write_chakra(odd, [1], tmp_path / "trace", "runs/\udcfe")
+    metadata, nodes = read(path)
+    assert attributes(metadata)["run"] == r"runs/\udcfe"
+    assert nodes[1].name == r"a\udcff"
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", ".."])
+def test_a_path_without_a_file_name_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="give a file name"):
+        write_chakra(JOB, [1], Path(name), "x")
+
+
 def test_chakras_own_reader_loads_a_trace(tmp_path: Path) -> None:
     jsonizer = shutil.which("chakra_jsonizer")
     if jsonizer is None:

@@ -127,6 +127,11 @@ def test_unusable_messages_are_refused_with_the_command_that_records_gradients(
         schedule(recording(steps, other))
 
 
+def test_messages_of_another_profiler_are_refused() -> None:
+    with pytest.raises(RequestError, match="nccl recorded them"):
+        schedule(replace(recording(STEPS, STEPS), source="nccl"))
+
+
 def test_unknown_steps_are_refused() -> None:
     with pytest.raises(RequestError, match="steps are unknown"):
         message_schedule("runs/x", RECORD, recording(STEPS, STEPS), None)

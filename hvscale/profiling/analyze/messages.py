@@ -47,6 +47,8 @@ def message_schedule(run: str, record: RunRecord, recording: Recording, edges: N
     RequestError without known steps, or without a step that has the usual bytes on all ranks.
     """
     refused = f"{run} holds no gradients, and its messages cannot replace them: {{}}. Use `hvscale profile --gradients`"
+    if recording.source != "hvprof":
+        raise RequestError(refused.format(f"{recording.source} recorded them, not hvprof"))
     if edges is None:
         raise RequestError(refused.format("their steps are unknown"))
     edges_of = edges_by_rank(recording, edges)
