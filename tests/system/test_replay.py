@@ -2,12 +2,15 @@
 
 import json
 import subprocess
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run
+from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
+from tests.conftest import PROGRAMS, Run, run_json
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -24,6 +27,27 @@ for step in range(12):
     optimizer.step()
 """
 
+SETTINGS = """
+schema = "hvscale/settings/1"
+mpi = "openmpi"
+
+[set]
+allreduce_algorithm = "ring"
+fusion_threshold = "1M"
+"""
+TABLE = """
+schema = "hvscale/collectives/1"
+mpi = "openmpi"
+
+[[rule]]
+operation = "allreduce"
+np = 3
+ranks_per_node = 3
+bytes_min = 1000
+algorithm = "library"
+library_algorithm = "ring"
+"""
+
 
 MARKED = PROGRAM.replace("import torch,", "from hvscale import profiling\nimport torch,").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
@@ -33,7 +57,9 @@ LABEL = "fused messages only, fixed pattern"
 
 @pytest.fixture
 def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Path:
-    done = hvscale("profile", "--gradients", "-np", 2, "--run", "recorded", "--", "python", program(PROGRAM))
+    """A recording of 12 steps, of two tensors each, without fusion."""
+    options = ("--gradients", "-np", 2, "--set", "fusion_threshold=0", "--run", "recorded")
+    done = hvscale("profile", *options, "--", "python", program(PROGRAM))
     assert done.returncode == 0, done.stderr
     return tmp_path / "recorded"
 
@@ -59,6 +85,7 @@ def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded:
     done = hvscale("replay", recorded, "--run", "replayed", "--compute", "spin")
     assert done.returncode == 0, done.stderr
     assert "[0] replay: 11 steps, median " in done.stdout
+    assert " ms, --compute spin; " in done.stdout
     assert "; recorded on 2 ranks: " in done.stdout
     record = json.loads((tmp_path / "replayed/run.json").read_text())
     assert record["np"] == 2
@@ -108,7 +135,7 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
     assert replayed.returncode == 0, replayed.stderr
     warning = f"hvscale: warning: {LABEL}: messages holds no gradients, so the messages of a typical step are used"
     assert replayed.stderr.count(warning) == 1
-    assert replayed.stdout.strip().endswith(LABEL)
+    assert f" ms; {LABEL}\n" in replayed.stdout
     # Horovod would fuse two messages of the same cycle: it does not, whatever the settings.
     for more in ([], ["--set", "fusion_threshold=16M"]):
         profiled = hvscale(
@@ -157,6 +184,153 @@ def test_a_recording_is_exported_for_chakra(hvscale: Run, recorded: Path, tmp_pa
     assert (plain.returncode, plain.stderr) == (2, "hvscale: Missing option '--chakra'.\n")
 
 
+def test_a_replay_is_compared_with_its_recording(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    """Without fusion each of the two tensors is a message."""
+    done = hvscale("replay", recorded, "--run", "replayed", "--bins", "1K,8K", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "hvscale/replay/1"
+    assert (document["np"], document["compute"], document["differences"]) == (2, "auto", [])
+    assert document["replayed_run"] == str(tmp_path / "replayed")
+    for side in (document["recorded"], document["replayed"]):
+        assert side["count"] == 10  # of 11: the first one sets Horovod up
+        assert 0 < side["exposed_seconds"] < side["mean_seconds"]
+        assert side["messages"] == 2
+    assert document["sizes"] == [{"bytes_min": 1025, "bytes_max": 8192, "recorded": 2, "replayed": 2}]
+    lines = (tmp_path / "replayed/steps.jsonl").read_text().splitlines()[1:]
+    mean = sum(json.loads(line)["seconds"] for line in lines) / 10
+    assert document["replayed"]["mean_seconds"] == pytest.approx(mean)
+
+
+def test_settings_of_a_replay_take_effect(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    """A cycle of 50 ms fuses the two tensors, which follow each other at once, in most steps."""
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    done = hvscale(
+        "replay", recorded, "--settings", "settings.toml", "--set", "cycle_time=50", "--json", "--run", "run"
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["recorded"]["messages"] == 2
+    assert document["replayed"]["messages"] < 1.5
+    assert {
+        "HOROVOD_CYCLE_TIME not set against 50.0",
+        "HOROVOD_FUSION_THRESHOLD 0 against 1048576",
+        "OMPI_MCA_coll_tuned_allreduce_algorithm not set against 4",
+    } <= set(document["differences"])
+    assert in_effect(tmp_path / "run")["coll_tuned_allreduce_algorithm"] == "ring"
+
+
+def test_a_replay_uses_a_collectives_table(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_text(TABLE)
+    done = hvscale("replay", recorded, "-np", 3, "--collectives", "table.toml", "--run", "run", "--steps", 5)
+    assert done.returncode == 0, done.stderr
+    assert in_effect(tmp_path / "run")["coll_tuned_dynamic_rules_filename"].endswith("openmpi-coll-rules.conf")
+    assert (
+        "not the recorded job (recorded against replayed): np 2 against 3; collectives not set against" in done.stdout
+    )
+
+
+def in_effect(run: Path) -> dict[str, Any]:
+    """The settings that Open MPI reports as in effect."""
+    [reported] = [one for one in run_json(run)["settings_in_effect"] if one["library"].startswith("Open MPI")]
+    assert reported["not_applied"] == {}
+    found: dict[str, Any] = reported["settings"]
+    return found
+
+
+def test_other_commands_take_a_replay(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    replay = ("--", "hvscale", "replay", recorded)
+    metric = ("--metric", r"replay: (?P<total>[0-9]+) steps")
+    compared = hvscale(
+        *("compare-settings", "mpi,mpi-opt", "-np", 2, "--repeat", 1, "--json", "--run", "compared", *metric, *replay)
+    )
+    assert compared.returncode == 0, compared.stderr
+    assert [row["throughputs"] for row in json.loads(compared.stdout)["rows"]] == [[11.0], [11.0]]
+    assert hvscale("replay", recorded, "--run", "replayed").returncode == 0
+    tables = hvscale(
+        *("tune-collectives", "-np", 2, "--from", "replayed", "--run", "tables", "--json", "--minutes", 0.5),
+        timeout=300,
+    )
+    assert tables.returncode == 0, tables.stderr
+    assert json.loads(tables.stdout)["sizes"] == {"allreduce": [4096]}
+
+
+def test_tune_takes_a_replay(hvscale: Run, recorded: Path) -> None:
+    done = hvscale(
+        *("tune", "-np", 2, "--trials", 2, "--trial-seconds", 2, "--minutes", 1, "--json", "--run", "tuned"),
+        *("--", "hvscale", "replay", recorded, "--steps", 1_000_000),
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    trials = json.loads(done.stdout)["trials"]
+    assert trials
+    assert all(trial["throughput"] > 0 for trial in trials if trial["problem"] is None)
+
+
+def change(recorded: Path, kind: bytes, **fields: object) -> None:
+    """Change fields of the JSON in all frames of one kind, in the recordings of all ranks."""
+    for path in (recorded / "hvprof").glob("gradients-*.hvg"):
+        content, changed = path.read_bytes(), b""
+        while content:
+            found, size, _ = FRAME.unpack_from(content)
+            payload, content = content[FRAME.size : FRAME.size + size], content[FRAME.size + size :]
+            if found == kind:
+                start = MAGIC if kind == b"HEAD" else b""
+                payload = start + json.dumps({**json.loads(payload[len(start) :]), **fields}).encode()
+            changed += FRAME.pack(found, len(payload), zlib.crc32(payload)) + payload
+        path.write_bytes(changed)
+
+
+def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run, recorded: Path) -> None:
+    change(recorded, b"HEAD", horovod="0.19.1")
+    done = hvscale("replay", recorded)
+    assert done.returncode == 0, done.stderr
+    assert "hvscale: warning: recorded with Horovod 0.19.1, replayed with 0.28.1: " in done.stdout
+    assert done.stdout.count("recorded with Horovod") == 1
+
+
+def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, recorded: Path) -> None:
+    path = recorded / "hvprof/gradients-00001.hvg"
+    path.write_bytes(path.read_bytes()[:-300])
+    done = hvscale("replay", recorded, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    steps = document["replayed"]["count"] + 1
+    assert 1 < steps < 11
+    [line] = [line for line in done.stderr.splitlines() if "warning: gradients-00001.hvg" in line]
+    assert f"bytes are damaged; {steps + 1} steps are used" in line  # the first of which is not replayed
+    assert document["recorded"]["messages"] == 2
+
+
+def test_a_type_that_pytorch_lacks_is_a_one_line_error(hvscale: Run, recorded: Path) -> None:
+    change(recorded, b"TNSR", dtype="float12")
+    done = hvscale("replay", recorded)
+    assert done.returncode == 2
+    assert "has type float12, which PyTorch 2." in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_recording_without_whole_steps_is_a_one_line_error(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    short = program(PROGRAM.replace("range(12)", "range(1)"))
+    hvscale("profile", "--gradients", "-np", 2, "--run", "recorded", "--", "python", short)
+    done = hvscale("replay", "recorded")
+    assert done.returncode == 2
+    assert "no rank recorded two whole steps: the job must train for at least three steps" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_messages_are_unknown_without_a_profile(hvscale: Run, recorded: Path) -> None:
+    for path in (recorded / "hvprof").glob("rank-*"):
+        path.unlink()
+    done = hvscale("replay", recorded, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["recorded"]["messages"], document["replayed"]["messages"], document["sizes"]) == (None, 2, [])
+    assert "fused messages are unknown" in done.stderr
+
+
 def test_different_recordings_on_two_ranks_are_a_one_line_error(
     hvscale: Run, program: Callable[[str], Path], recorded: Path
 ) -> None:
@@ -178,10 +352,12 @@ os.execvp("hvscale", ["hvscale", "replay", folder])
     [
         (["nothing"], "nothing is not a folder: give the folder of a run"),
         (["plain"], "holds no gradients: record them with `hvscale profile --gradients`"),
-        (["plain", "--compute", "guess"], "--compute guess: give sleep or spin"),
+        (["plain", "--compute", "guess"], "--compute guess: give auto, sleep or spin"),
         (["plain", "--steps", "0"], "--steps 0: give a number from 1 to"),
         (["plain", "--steps", "many"], "--steps many: it is not a whole number"),
         (["plain", "-np", "0"], "--np 0: give a number from 1 to"),
+        (["plain", "-np", "many"], "--np many: it is not a whole number"),
+        (["plain", "--bins", "some"], "--bins some: some is not a size"),
     ],
 )
 def test_an_invalid_request_is_one_line(hvscale: Run, arguments: list[str], line: str) -> None:

@@ -1,17 +1,29 @@
 """`hvscale replay`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvscale.cli.app import new_app
-from hvscale.cli.console import print_message, print_rank_line, print_warning
+from hvscale.cli.app import Bins, Csv, Json, new_app
+from hvscale.cli.console import (
+    print_document,
+    print_rank_line,
+    print_rank_line_on_stderr,
+    print_warning,
+    print_warnings,
+    results,
+)
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, was_given
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, Ranks, limits
 from hvscale.launch.options import OPTIONS
 
+if TYPE_CHECKING:
+    from hvscale.profiling.analyze.gradients import JobGradients
+
+COMPUTE = ("auto", "sleep", "spin")
+COMMON_TYPES = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 app = new_app()
 
 
@@ -31,17 +43,23 @@ def replay(
         typer.Option(**limits(Count), metavar="N", help="Steps to replay. Default: as many as were recorded."),
     ] = None,
     compute: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="sleep|spin",
-            help="Replace computation by a sleep, which leaves the core free, or by a loop that keeps it busy.",
+            metavar="auto|sleep|spin",
+            help="Replace computation by a sleep, which leaves the core free, or by a loop that keeps it busy. "
+            "auto: spin if the job computed on CPUs and each rank has a core. "
+            "Default: auto; under another command sleep.",
         ),
-    ] = "sleep",
+    ] = None,
+    bins: Bins = "study",
+    json: Json = False,
+    csv: Csv = None,
 ) -> None:
     """Replay the communication of a recorded job on any number of ranks, without its computation.
 
     Each rank enqueues tensors of the recorded names and sizes at the recorded times, with real
-    Horovod. Under another command it is a program like any other.
+    Horovod. Prints its steps and messages beside the recorded ones. Under another command it is a
+    program like any other.
 
     Examples: `hvscale replay runs/edsr -np 8 --placement netns --nodes 8 --link 1gbit`; `hvscale
     tune -np 8 -- hvscale replay runs/edsr --steps 1000`
@@ -49,28 +67,54 @@ def replay(
     from hvscale.core.run_folder import RunFolder
     from hvscale.launch import flavours
 
-    if compute not in ("sleep", "spin"):
-        raise RequestError(f"--compute {compute}: give sleep or spin")
+    if compute is not None and compute not in COMPUTE:
+        raise RequestError(f"--compute {compute}: give {', '.join(COMPUTE[:-1])} or {COMPUTE[-1]}")
     options = launch_options(context)
     run = RunFolder.open(recorded)
     given = {name for name in OPTIONS if was_given(context, name)}
     if np is None and not given and flavours.launched_place() is not None:
         from hvscale.prediction.replay.rank import replay_rank
 
-        replay_rank(run, steps, "spin" if compute == "spin" else "sleep")
+        # A command such as scale compares runs of different np, which then must not differ in this.
+        replay_rank(run, steps, compute or "sleep")
         return
     from hvscale.cli.launch_options import resolve
-    from hvscale.launch.controller import launch
     from hvscale.launch.options import LaunchHooks
+    from hvscale.prediction.replay.comparison import compare_replay
+    from hvscale.prediction.replay.table import replay_table, write_replay_csv
+    from hvscale.profiling.analyze.grouping import parse_bins
     from hvscale.profiling.analyze.messages import read_job_schedule
+    from hvscale.studies.profiled_launch import profiled_launch
 
+    ranges = parse_bins(bins)  # report a mistake before the job starts
     gradients = read_job_schedule(run)
-    for text in gradients.warnings:
-        print_warning(text)
+    print_warnings(gradients.warnings)
+    check_types(gradients)
     options = options.replace(np=np or gradients.size)
+    compute = compute or "auto"
     count = [] if steps is None else ["--steps", str(steps)]
     command = ["hvscale", "replay", str(recorded.absolute()), *count, "--compute", compute]
     options = resolve(command, options)
-    hooks = LaunchHooks(show=print_rank_line, warn=print_warning, collectives=collectives_hook(options))
-    finished = launch(command, options, hooks)
-    print_message(f"run folder: {finished.path}")
+    show = print_rank_line_on_stderr if json else print_rank_line
+    hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
+    finished = profiled_launch(command, options, hooks)
+    document = compare_replay(run, gradients, finished, compute, ranges)
+    print_warnings(document.warnings)
+    print_document(
+        document,
+        json,
+        csv,
+        write_csv=write_replay_csv,
+        show=lambda document: results().print(replay_table(document)),
+        last=f"run folder: {finished.path}",
+    )
+
+
+def check_types(gradients: "JobGradients") -> None:
+    """Raise RequestError if this PyTorch does not have the type of a tensor."""
+    unusual = [tensor for tensor in gradients.tensors if tensor.dtype not in COMMON_TYPES]
+    if unusual:
+        from hvscale.prediction.replay.rank import find_dtype  # imports PyTorch, which takes seconds
+
+        for tensor in unusual:
+            find_dtype(tensor)

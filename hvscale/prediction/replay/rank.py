@@ -2,15 +2,15 @@
 
 import json
 import os
+import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from statistics import median
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -21,16 +21,19 @@ from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedu
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.profiling.read.gradients_file import GradientTensor
 
-Compute = Literal["sleep", "spin"]
 SPIN_SECONDS = 200e-6  # a sleep ends late by less than this
+BLOCK = 1 << 17  # numbers of 4 bytes: three blocks fill most of a core's cache
+LAST_DELAYS = 16  # calls, whose mean is expected of the next one
 
 
-def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> None:
+def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     """Replay `steps` steps (None: as many as were recorded) in this rank of a job.
 
-    Rank 0 writes steps.jsonl into the job's run folder and prints the median step. Raises
-    RequestError when the recording cannot be replayed, or the ranks read different recordings.
+    `compute`: sleep or spin between calls, or auto: spin if each rank has a core. Rank 0 writes
+    steps.jsonl into the job's run folder and prints the median step. Raises RequestError when the
+    recording cannot be replayed, or the ranks read different recordings.
     """
     gradients = read_job_schedule(recorded)
     if gradients.basis is not None:
@@ -42,7 +45,11 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> Non
     hvd.init()
     torch.set_num_threads(1)
     check_same_recording(hvd, gradients)
-    rank = Rank(hvd, gradients, until_spun if compute == "spin" else until_slept)
+    if hvd.rank() == 0:
+        warn_of_another_horovod(gradients)
+    if compute == "auto":
+        compute = "spin" if has_cores(hvd, gradients) else "sleep"
+    rank = Rank(hvd, gradients, Spin() if compute == "spin" else Sleep())
     count = steps or len(gradients.numbers)
     durations: list[float] = []
     with StepLines(recorded, gradients, hvd) as lines:
@@ -50,33 +57,95 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: Compute) -> Non
         begin = time.perf_counter()
         for _ in range(count):
             profiling.step()
-            exposed = rank.step(next(schedules))
-            end = time.perf_counter()
+            end, exposed = rank.step(next(schedules), begin)
             durations.append(end - begin)
-            lines.write(durations[-1], exposed)
+            # The next step has begun: what is done between steps takes from its computation.
             begin = end
+            lines.write(durations[-1], exposed)
     rank.check_results()
     if hvd.rank() == 0:
         shown = 1000 * median(durations), 1000 * float(median(gradients.seconds.mean(axis=0).tolist()))
         basis = f"; {gradients.basis}" if gradients.basis else ""
         print(
-            f"replay: {count} steps, median {shown[0]:.1f} ms; "
+            f"replay: {count} steps, median {shown[0]:.1f} ms, --compute {compute}; "
             f"recorded on {gradients.size} ranks: {shown[1]:.1f} ms{basis}"
         )
 
 
-def until_slept(moment: float) -> None:
-    """Sleep until `moment` of time.perf_counter(), and spin for the last 200 us."""
-    left = moment - time.perf_counter()
-    if left > SPIN_SECONDS:
-        time.sleep(left - SPIN_SECONDS)
-    until_spun(moment)
+def has_cores(hvd: ModuleType, gradients: JobGradients) -> bool:
+    """Whether the job computed on cores, and every rank of this replay has one for itself."""
+    if any(tensor.device != "cpu" for tensor in gradients.tensors):
+        return False
+    # Containers and network namespaces of one machine have the same identity of its start.
+    machine = zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+    machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
+    enough = machines.count(machine) <= (os.cpu_count() or 1)
+    return all(hvd.allgather(torch.tensor([int(enough)]), name="hvscale.replay.cores").tolist())
 
 
-def until_spun(moment: float) -> None:
-    """Keep a core busy until `moment` of time.perf_counter()."""
-    while time.perf_counter() < moment:
-        pass
+def warn_of_another_horovod(gradients: JobGradients) -> None:
+    """Print a warning if the job was recorded with another version of Horovod."""
+    recorded, here = gradients.ranks[0].recording.header.horovod, sys.modules["horovod"].__version__
+    if recorded not in (None, here):
+        text = f"recorded with Horovod {recorded}, replayed with {here}: it may schedule messages differently"
+        print(f"hvscale: warning: {text}", file=sys.stderr)
+
+
+def find_dtype(tensor: GradientTensor) -> torch.dtype:
+    """Return a tensor's type. Raises RequestError if this PyTorch does not have it."""
+    dtype = getattr(torch, tensor.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise RequestError(
+            f"{tensor.name} has type {tensor.dtype}, which PyTorch {torch.__version__} does not have: "
+            "replay it with the PyTorch that recorded it"
+        )
+    return dtype
+
+
+class Sleep:
+    """Stands for computation: sleeps, which leaves the core free."""
+
+    def until(self, moment: float) -> None:
+        """Return at `moment` of time.perf_counter(); spins for the last 200 us."""
+        left = moment - time.perf_counter()
+        if left > SPIN_SECONDS:
+            time.sleep(left - SPIN_SECONDS)
+        while time.perf_counter() < moment:
+            pass
+
+
+class Spin:
+    """Stands for computation: keeps a core and its caches busy."""
+
+    def __init__(self) -> None:
+        self.values, self.sums = torch.ones(2, BLOCK), torch.empty(BLOCK)
+
+    def until(self, moment: float) -> None:
+        """Return at `moment` of time.perf_counter()."""
+        while (left := moment - time.perf_counter()) > 0:
+            if left > SPIN_SECONDS:
+                torch.add(self.values[0], self.values[1], out=self.sums)
+
+
+class Delays:
+    """How long after its planned moment each call returned, the last times.
+
+    A call takes time, and its thread may first have to wait for a core while messages move. The
+    recorded moments contain both already, so a replay plans each call earlier by its mean delay.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, deque[float]] = {}  # by the first tensor of the call
+
+    def expected(self, tensor: int) -> float:
+        last = self.seconds.get(tensor)
+        return sum(last) / len(last) if last else 0.0
+
+    def add(self, tensor: int, seconds: float) -> None:
+        if tensor in self.seconds:
+            self.seconds[tensor].append(seconds)
+        else:  # the first call, in which Horovod sets itself up, does not count
+            self.seconds[tensor] = deque(maxlen=LAST_DELAYS)
 
 
 def check_same_recording(hvd: ModuleType, gradients: JobGradients) -> None:
@@ -93,39 +162,63 @@ def check_same_recording(hvd: ModuleType, gradients: JobGradients) -> None:
 class Rank:
     """The tensors of one rank, and how it replays a step."""
 
-    def __init__(self, hvd: ModuleType, gradients: JobGradients, wait_until: Callable[[float], None]) -> None:
-        self.hvd, self.gradients, self.wait_until = hvd, gradients, wait_until
+    def __init__(self, hvd: ModuleType, gradients: JobGradients, computation: Sleep | Spin) -> None:
+        self.hvd, self.gradients, self.computation = hvd, gradients, computation
+        self.delays = Delays()
         self.tensors = []
         for tensor in gradients.tensors:
-            dtype = getattr(torch, tensor.dtype, None)
-            if not isinstance(dtype, torch.dtype):
-                raise RequestError(f"{tensor.name} has type {tensor.dtype}, which this PyTorch does not have")
+            dtype = find_dtype(tensor)
             self.tensors.append(torch.ones(tensor.bytes // dtype.itemsize, dtype=dtype))
 
-    def step(self, schedule: StepSchedule) -> float:
-        """Replay one step; return the seconds that the rank waited in synchronize()."""
+    def step(self, schedule: StepSchedule, begin: float) -> tuple[float, float]:
+        """Replay the step that began at `begin` of time.perf_counter().
+
+        Return its end, and the seconds inside synchronize().
+        """
         handles: deque[tuple[int, int]] = deque()
-        exposed, begin = 0.0, time.perf_counter()
+        exposed = 0.0
         for action in schedule.actions:
-            self.wait_until(begin + action.seconds)
             if isinstance(action, Enqueue):
-                handles.append((self.enqueue(action.tensors), len(action.tensors)))
+                handles.append((self.enqueue_at(begin + action.seconds, action.tensors), len(action.tensors)))
                 continue
+            self.computation.until(begin + action.seconds)
             start = time.perf_counter()
-            left = action.handles
-            while handles and left > 0:
-                handle, count = handles.popleft()
-                self.hvd.synchronize(handle)
-                left -= count
-            begin = time.perf_counter()
-            exposed += begin - start
-        self.wait_until(begin + schedule.compute_seconds)
-        # Horovod refuses a tensor that is still under way under its name.
-        for handle, _ in handles:
+            blocked = self.synchronize(handles, action.handles)
+            # As in the recording, time between calls of synchronize() is computation.
+            begin = start + blocked
+            exposed += blocked
+        end = begin + schedule.compute_seconds
+        self.computation.until(end)
+        if handles:
+            # Horovod refuses a tensor that is still under way under its name.
+            self.synchronize(handles, len(self.tensors))
+            end = time.perf_counter()
+        return end, exposed
+
+    def synchronize(self, handles: deque[tuple[int, int]], tensors: int) -> float:
+        """Wait for the oldest handles, of so many tensors; return the seconds inside the calls."""
+        blocked = 0.0
+        while handles and tensors > 0:
+            handle, count = handles.popleft()
+            start = time.perf_counter()
             self.hvd.synchronize(handle)
-        return exposed
+            blocked += time.perf_counter() - start
+            tensors -= count
+        return blocked
+
+    def enqueue_at(self, moment: float, tensors: tuple[int, ...]) -> int:
+        """Enqueue a tensor, or all tensors of a group, so that the call returns at `moment`.
+
+        Return its handle.
+        """
+        planned = max(moment - self.delays.expected(tensors[0]), time.perf_counter())
+        self.computation.until(planned)
+        handle = self.enqueue(tensors)
+        self.delays.add(tensors[0], time.perf_counter() - planned)
+        return handle
 
     def enqueue(self, numbers: tuple[int, ...]) -> int:
+        """Enqueue a tensor, or all tensors of a group; return its handle."""
         tensors = [self.tensors[number] for number in numbers]
         first = self.gradients.tensors[numbers[0]]
         # Both leave a tensor of ones as it is; Horovod averages only floating-point tensors.

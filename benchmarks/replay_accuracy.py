@@ -1,0 +1,116 @@
+"""How close a replay comes to the training that it was recorded from, at the same number of ranks.
+
+Run it on an idle machine, as root for network namespaces: `python benchmarks/replay_accuracy.py`.
+Each round records the training anew, and replays that recording right after it with each --compute,
+in alternating order. The table shows the replay's errors against the steps that it repeated, as
+`hvscale replay --json` reports them.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+HVSCALE = Path(sys.executable).with_name("hvscale")
+# EDSR-baseline has 1.5 M parameters and steps of about 0.5 s; `small` has 0.05 M and 10 ms.
+MODELS = {
+    "edsr-baseline": ["edsr-baseline", "--batch-size", "4"],
+    "small": ["edsr", "--n-resblocks", "4", "--n-feats", "24", "--batch-size", "2", "--patch-size", "24"],
+}
+STEPS = {"edsr-baseline": 25, "small": 400}
+COMPUTE = ("sleep", "spin")
+
+
+def hvscale(*arguments: str) -> str:
+    done = subprocess.run([str(HVSCALE), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"hvscale {' '.join(arguments)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def placement(network: str, ranks: int) -> list[str]:
+    nodes = ["--placement", "netns", "--nodes", str(ranks), "--link", network]
+    return ["-np", str(ranks), *([] if network == "memory" else nodes)]
+
+
+def error(document: dict[str, Any], name: str) -> float:
+    """The percentage by which the replayed figure differs from the recorded one."""
+    recorded, replayed = document["recorded"][name], document["replayed"][name]
+    return float(100 * (replayed / recorded - 1)) if recorded and replayed is not None else float("nan")
+
+
+def measure(model: str, network: str, rounds: int, ranks: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    documents = defaultdict(list)
+    for number in range(rounds):
+        start = placement(network, ranks)
+        run = folder / f"{model}-{network}-{number}"
+        training = ["hvscale", "train", *MODELS[model], "--steps", str(STEPS[model])]
+        hvscale("profile", "--gradients", *start, "--run", str(run), "--json", "--", *training)
+        for compute in COMPUTE[:: 1 if number % 2 == 0 else -1]:
+            replayed = ("--run", f"{run}-{compute}", "--json", "--compute", compute)
+            documents[compute].append(json.loads(hvscale("replay", str(run), *start[2:], *replayed)))
+    return documents
+
+
+def cell(values: list[float]) -> str:
+    return f"{np.median(values):+.1f} ({min(values):+.1f} to {max(values):+.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument(
+        "--networks", nargs="+", default=["memory", "100mbit", "1gbit"], help="memory, or a link's rate"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--np", type=int, default=2)
+    options = parser.parse_args()
+    table = Table(
+        title=f"error of a replay at np {options.np}, %: median of {options.rounds} recordings (smallest to largest)",
+        caption="messages: fused messages per rank and step; exposed: waiting in synchronize()",
+    )
+    figures = (
+        "recorded step, ms",
+        "mean step",
+        "median step",
+        "messages recorded",
+        "messages",
+        "exposed, ms",
+        "replayed",
+    )
+    for name in ("model", "network", "compute", *figures):
+        table.add_column(name, justify="left" if name in ("model", "network", "compute") else "right")
+    for model in options.models:
+        for network in options.networks:
+            with tempfile.TemporaryDirectory() as folder:
+                documents = measure(model, network, options.rounds, options.np, Path(folder))
+            for compute, of_compute in documents.items():
+                sides = {side: [one[side] for one in of_compute] for side in ("recorded", "replayed")}
+                medians = {
+                    (side, name): np.median([one[name] or np.nan for one in of_side])
+                    for side, of_side in sides.items()
+                    for name in ("mean_seconds", "messages", "exposed_seconds")
+                }
+                errors = [
+                    cell([error(one, name) for one in of_compute])
+                    for name in ("mean_seconds", "median_seconds", "messages")
+                ]
+                table.add_row(
+                    *(model, network, compute, f"{1e3 * medians['recorded', 'mean_seconds']:.1f}", *errors[:2]),
+                    *(f"{medians['recorded', 'messages']:.2f}", errors[2]),
+                    *(f"{1e3 * medians[side, 'exposed_seconds']:.1f}" for side in ("recorded", "replayed")),
+                )
+            Console(stderr=True).print(f"{model}, {network}: measured")
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""A replay beside its recording: steps, exposed communication and fused messages."""
+
+from itertools import cycle, islice
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from hvscale.core.documents import VersionedDocument
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder, RunRecord
+from hvscale.launch.environment import knob_prefixes
+from hvscale.launch.options import LaunchOptions
+from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.gradients import JobGradients
+from hvscale.profiling.analyze.grouping import Bins
+from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.profiling.read.events import Recording
+
+# Options of a start that choose no other way to communicate, or that `env` contains.
+NOT_COMPARED = {"np", "run", "start_timeout", "env", "set", "settings", "sbatch", "submit", "sbatch_option"}
+Sizes = NDArray[np.int64]
+
+
+class Steps(BaseModel):
+    """Steps of rank 0 (in a recording without it: of its first recorded rank).
+
+    `exposed_seconds`: inside synchronize(), the mean over steps. `messages`: fused messages per
+    rank and step, None if unknown.
+    """
+
+    count: int
+    mean_seconds: float
+    median_seconds: float
+    exposed_seconds: float
+    messages: float | None = None
+
+
+class SizeRow(BaseModel):
+    """Fused messages per rank and step with sizes in one bin, both limits inclusive."""
+
+    bytes_min: int
+    bytes_max: int | None
+    recorded: float
+    replayed: float
+
+
+class ReplayDocument(VersionedDocument):
+    """The document that `hvscale replay --json` prints (by alias).
+
+    `differences`: between the two jobs, one phrase each; empty if the replay repeats the recorded
+    job as it was. `sizes` is empty if a side's messages are unknown.
+    """
+
+    schema_: Literal["hvscale/replay/1"] = "hvscale/replay/1"
+    recorded_run: str
+    replayed_run: str
+    np: int
+    compute: str
+    recorded: Steps
+    replayed: Steps
+    sizes: list[SizeRow] = []
+    differences: list[str] = []
+    warnings: list[str] = []
+
+
+class StepMessages(NamedTuple):
+    """The sizes of the fused messages of so many steps, each counted once for each rank."""
+
+    sizes: Sizes
+    steps: int
+
+
+def compare_replay(
+    recorded: RunFolder, gradients: JobGradients, replayed: RunFolder, compute: str, bins: Bins
+) -> ReplayDocument:
+    """Compare a replay with the steps that it repeated.
+
+    The first step of the replay does not count: Horovod sets itself up in it, and the recording
+    leaves it out too. Raises RequestError if the replay has no steps.
+    """
+    log = read_step_log(replayed)
+    if log is None:
+        raise RequestError(f"{replayed.path} has no steps: the replay wrote no steps.jsonl")
+    first = min(1, len(log.seconds) - 1)
+    numbers = list(islice(cycle(gradients.numbers), len(log.seconds)))[first:]
+    steps = [gradients.ranks[0].steps[number] for number in numbers]
+    before, after = recorded.read(), replayed.read()
+    document = ReplayDocument(
+        recorded_run=str(recorded.path),
+        replayed_run=str(replayed.path),
+        np=after.np,
+        compute=compute,
+        recorded=_steps(np.array([step.seconds for step in steps]), np.array([step.blocked.sum() for step in steps])),
+        replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),
+        differences=differences(before, after, gradients.ranks[0].recording.header.settings),
+    )
+    all_steps = [(gradients.bytes, number >= first) for number in range(len(log.seconds))]
+    found = [
+        recorded_messages(recorded, gradients, set(numbers), document.warnings),
+        step_messages(replayed, dict.fromkeys(range(after.np), all_steps), document.warnings),
+    ]
+    for side, messages in zip((document.recorded, document.replayed), found, strict=True):
+        side.messages = None if messages is None else len(messages.sizes) / messages.steps
+    if found[0] is not None and found[1] is not None:
+        document.sizes = _size_rows(found[0], found[1], bins)
+    return document
+
+
+def _steps(seconds: NDArray[np.float64], exposed: NDArray[np.float64]) -> Steps:
+    return Steps(
+        count=len(seconds),
+        mean_seconds=float(seconds.mean()),
+        median_seconds=float(np.median(seconds)),
+        exposed_seconds=float(exposed.mean()),
+    )
+
+
+def recorded_messages(
+    run: RunFolder, gradients: JobGradients, chosen: set[int], warnings: list[str]
+) -> StepMessages | None:
+    """The fused messages of the chosen steps of a recording; None, with a warning, if unknown."""
+    if gradients.basis is not None:  # what stands for gradients is a recorded message
+        return StepMessages(np.array([tensor.bytes for tensor in gradients.tensors], np.int64), 1)
+    steps = {}
+    for rank in gradients.ranks:
+        sizes = np.array([tensor.bytes for tensor in rank.recording.tensors], np.int64)
+        steps[rank.recording.header.rank] = [
+            (int(sizes[step.tensors].sum()), step.number in chosen) for step in rank.recording.steps
+        ]
+    return step_messages(run, steps, warnings)
+
+
+def step_messages(run: RunFolder, steps: dict[int, list[tuple[int, bool]]], warnings: list[str]) -> StepMessages | None:
+    """The fused messages of a run's steps; None, with a warning, if they are unknown.
+
+    `steps`: by rank, the bytes of its gradients in each step, and whether to use the step. No
+    message has gradients of two steps, so the bytes that a rank has sent tell where a step ends.
+    """
+    try:
+        recording = read_recording(run)
+    except RequestError as error:
+        warnings.append(f"fused messages are unknown: {error}")
+        return None
+    found = [messages_by_step(recording, rank, steps[rank]) for rank in recording.ranks if rank in steps]
+    sizes = [one for of_rank in found for one in of_rank]
+    if not sizes:
+        why = "its oldest messages were overwritten: record it with a larger ring (--env HVPROF_MIB=N)"
+        if not recording.overwritten:
+            why = recording.incomplete or "its all-reduces do not add up to the gradients of its steps"
+        warnings.append(f"{run.path}: fused messages are unknown: {why}")
+        return None
+    return StepMessages(np.concatenate(sizes), len(sizes))
+
+
+def messages_by_step(recording: Recording, rank: int, steps: list[tuple[int, bool]]) -> list[Sizes]:
+    """The message sizes of each step to use, but for steps whose end falls into a message."""
+    events = recording.events
+    if recording.overwritten or "allreduce" not in events.operations:
+        return []
+    # Horovod's ranks agree on what to send by bitwise all-reduces.
+    data = (events.rank == rank) & (events.operation == events.operations.index("allreduce")) & ~events.bitwise
+    sizes = events.bytes[data][np.argsort(events.start_ns[data], kind="stable")]
+    sent = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+    ends = np.cumsum([0, *(size for size, _ in steps)])
+    positions = np.minimum(np.searchsorted(sent, ends), len(sent) - 1)
+    exact = sent[positions] == ends
+    return [
+        np.diff(sent[positions[number] : positions[number + 1] + 1])
+        for number, (_, use) in enumerate(steps)
+        if use and exact[number] and exact[number + 1]
+    ]
+
+
+def _size_rows(recorded: StepMessages, replayed: StepMessages, bins: Bins) -> list[SizeRow]:
+    calls = [np.bincount(bins.index(one.sizes), minlength=len(bins)) / one.steps for one in (recorded, replayed)]
+    rows = []
+    for index in np.flatnonzero(calls[0] + calls[1]).tolist():
+        low, high = bins.limits(index)
+        rows.append(
+            SizeRow(bytes_min=low, bytes_max=high, recorded=float(calls[0][index]), replayed=float(calls[1][index]))
+        )
+    return rows
+
+
+def differences(recorded: RunRecord, replayed: RunRecord, settings: dict[str, str]) -> list[str]:
+    """How a replay's job differs from the recorded one, beyond its computation.
+
+    `settings`: variables that the recorded ranks had, which a replay sets unless it is given
+    others.
+    """
+    pairs: list[tuple[str, object, object]] = [("np", recorded.np, replayed.np)]
+    pairs += [("host", recorded.host.name, replayed.host.name)]
+    pairs += [("library", recorded.measured_library.name, replayed.measured_library.name)]
+    names = sorted({*recorded.launch, *replayed.launch} - NOT_COMPARED - {"mpi"})
+    defaults = {"placement": DEFAULT_PLACEMENT, "devices": LaunchOptions().devices}
+    for name in names:
+        old, new = (one.launch.get(name, defaults.get(name)) for one in (recorded, replayed))
+        pairs.append((name.replace("_", " "), old, new))
+    before, after = {**recorded.env_asked, **settings}, {**settings, **replayed.env_asked}
+    pairs += [
+        (name, before.get(name), after.get(name))
+        for name in sorted({*before, *after})
+        if name.startswith(knob_prefixes()) and not name.startswith("HVPROF_")
+    ]
+    return [f"{name} {_value(old)} against {_value(new)}" for name, old, new in pairs if old != new]
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else str(value)

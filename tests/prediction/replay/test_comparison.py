@@ -1,0 +1,50 @@
+"""Fused messages by step, from synthetic recordings."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.prediction.replay.comparison import messages_by_step
+from hvscale.profiling.read.events import Events, Recording
+
+NEGOTIATION = 8  # bytes
+SIZES = st.lists(st.lists(st.integers(1, 2**40), min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+def recording(messages: list[tuple[int, bool]], overwritten: int = 0) -> Recording:
+    """All-reduces of rank 1, in order of time: bytes, and whether bitwise. Rank 0 sends one."""
+    sizes = [size for size, _ in messages]
+    count = len(messages) + 1
+    order = np.random.default_rng(0).permutation(count)
+    events = Events(
+        operations=("broadcast", "allreduce"),
+        rank=np.array([0] + [1] * len(messages), np.int32)[order],
+        operation=np.ones(count, np.uint8),
+        bytes=np.array([1, *sizes], np.int64)[order],
+        start_ns=np.arange(count, dtype=np.int64)[order],
+        duration_ns=np.ones(count, np.int64),
+        communicator_size=np.full(count, 2, np.int32),
+        bitwise=np.array([False, *(bitwise for _, bitwise in messages)])[order],
+        thread=np.zeros(count, np.int64),
+    )
+    return Recording(source="hvprof", events=events, np=2, ranks=[0, 1], overwritten=overwritten)
+
+
+@given(SIZES, st.data())
+def test_a_step_has_the_messages_that_add_up_to_its_gradients(steps: list[list[int]], data: st.DataObject) -> None:
+    uses = data.draw(st.lists(st.booleans(), min_size=len(steps), max_size=len(steps)))
+    messages = [one for step in steps for size in step for one in ((NEGOTIATION, True), (size, False))]
+    gradients = [(sum(step), use) for step, use in zip(steps, uses, strict=True)]
+    found = messages_by_step(recording(messages), 1, gradients)
+    assert [sizes.tolist() for sizes in found] == [step for step, use in zip(steps, uses, strict=True) if use]
+
+
+def test_steps_whose_end_falls_into_a_message_are_left_out() -> None:
+    """Another all-reduce of 3 bytes follows the first step."""
+    messages = [(10, False), (3, False), (10, False), (10, False)]
+    found = messages_by_step(recording(messages), 1, [(10, True)] * 3)
+    assert [sizes.tolist() for sizes in found] == [[10]]
+
+
+def test_a_recording_that_lost_messages_has_no_steps() -> None:
+    assert messages_by_step(recording([(10, False)], overwritten=1), 1, [(10, True)]) == []
