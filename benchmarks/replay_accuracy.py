@@ -22,10 +22,10 @@ from rich.table import Table
 HVSCALE = Path(sys.executable).with_name("hvscale")
 # EDSR-baseline has 1.5 M parameters and steps of about 0.5 s; `small` has 0.05 M and 10 ms.
 MODELS = {
-    "edsr-baseline": ["edsr-baseline", "--batch-size", "4"],
+    "edsr-baseline": ["edsr-baseline", "--batch-size", "2"],
     "small": ["edsr", "--n-resblocks", "4", "--n-feats", "24", "--batch-size", "2", "--patch-size", "24"],
 }
-STEPS = {"edsr-baseline": 25, "small": 400}
+STEPS = {"edsr-baseline": 25, "small": 300}
 COMPUTE = ("sleep", "spin")
 
 
@@ -56,7 +56,10 @@ def measure(model: str, network: str, rounds: int, ranks: int, folder: Path) -> 
         hvscale("profile", "--gradients", *start, "--run", str(run), "--json", "--", *training)
         for compute in COMPUTE[:: 1 if number % 2 == 0 else -1]:
             replayed = ("--run", f"{run}-{compute}", "--json", "--compute", compute)
-            documents[compute].append(json.loads(hvscale("replay", str(run), *start[2:], *replayed)))
+            document = json.loads(hvscale("replay", str(run), *start[2:], *replayed))
+            documents[compute].append(document)
+            errors = {name: round(error(document, name), 1) for name in ("mean_seconds", "median_seconds", "messages")}
+            print(f"{model}, {network}, {compute}: {errors} %, {document['recorded']}", file=sys.stderr, flush=True)
     return documents
 
 
@@ -108,7 +111,6 @@ def main() -> None:
                     *(f"{medians['recorded', 'messages']:.2f}", errors[2]),
                     *(f"{1e3 * medians[side, 'exposed_seconds']:.1f}" for side in ("recorded", "replayed")),
                 )
-            Console(stderr=True).print(f"{model}, {network}: measured")
     Console(width=150).print(table)
 
 
