@@ -264,7 +264,7 @@ def test_tune_takes_a_replay(hvscale: Run, recorded: Path) -> None:
     assert done.returncode == 0, done.stderr
     trials = json.loads(done.stdout)["trials"]
     assert trials
-    assert all(trial["throughput"] > 0 for trial in trials if trial["problem"] is None)
+    assert all(trial["throughput"]["mean"] > 0 for trial in trials if trial["problem"] is None)
 
 
 def change(recorded: Path, kind: bytes, **fields: object) -> None:
@@ -291,7 +291,7 @@ def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run,
 
 def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, recorded: Path) -> None:
     path = recorded / "hvprof/gradients-00001.hvg"
-    path.write_bytes(path.read_bytes()[:-300])
+    path.write_bytes(path.read_bytes()[:-250])  # in the middle of a step
     done = hvscale("replay", recorded, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
