@@ -191,7 +191,7 @@ def differences(recorded: RunRecord, replayed: RunRecord, settings: dict[str, st
     others.
     """
     pairs: list[tuple[str, object, object]] = [("np", recorded.np, replayed.np)]
-    pairs += [("host", recorded.host.name, replayed.host.name)]
+    pairs += [("machine", recorded.host.name, replayed.host.name)]
     pairs += [("library", recorded.measured_library.name, replayed.measured_library.name)]
     names = sorted({*recorded.launch, *replayed.launch} - NOT_COMPARED - {"mpi"})
     defaults = {"placement": DEFAULT_PLACEMENT, "devices": LaunchOptions().devices}
