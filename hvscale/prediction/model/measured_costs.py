@@ -2,12 +2,13 @@
 
 An all-reduce takes
 
-    (start * messages + copy * bytes) * crowding + max(bytes - burst, 0) / rate
+    start * messages * crowding ** exponent + copy * bytes * crowding + max(bytes - burst, 0) / rate
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
-crowding = max(1, ranks per core) ** exponent is 1 where each rank has its own core. What the
-formula leaves is kept as a factor by the size of the algorithm's largest message.
+crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
+than that, because the ranks that poll meanwhile take their turns on the cores. What the formula
+leaves is kept as a factor by the size of the algorithm's largest message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,9 +32,13 @@ COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's parameters, where the messages do not determine them: a prior.
-MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.2])
-# Crowding: the cores share out the processor work of all ranks. Few ranks per core do not show it.
-EXPONENT, EXPONENT_DEVIATION = 1.0, 0.25
+MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.25])
+# Messages of a step are slow or fast together: a run counts as this many independent ones.
+INDEPENDENT = 10
+# Of crowding, where few ranks per core do not show it: fitted to 8 to 32 ranks on two cores
+# (benchmarks/prediction_accuracy.py).
+EXPONENT, EXPONENT_DEVIATION = 1.75, 0.25
+EXPONENT_LIMIT = 2.5
 ALIKE = 1.02  # errors of two algorithms' fits that do not tell them apart
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2.0  # width of a bin of sizes, as a factor
@@ -83,9 +88,10 @@ class Formula:
     def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
-        crowding = np.power(max(1.0, ranks_per_core), self.crowding_exponent)
-        own = (self.start_seconds * path.messages + self.copy_seconds_per_byte * path.bytes * sizes) * crowding
-        found: Floats = own + np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
+        crowding = max(1.0, ranks_per_core)
+        start = self.start_seconds * path.messages * np.power(crowding, self.crowding_exponent)
+        copy = self.copy_seconds_per_byte * path.bytes * sizes * crowding
+        found: Floats = start + copy + np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
         return found
 
 
@@ -247,16 +253,13 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
             ]
         )
 
-    limits = ([-18, -30, 0.9, 0.0], [0, -12, 2.0, 2.0])
+    limits = ([-18, -30, 0.9, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
     first = np.array([-9, -21, 1.0, EXPONENT])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    variance = float((best.fun**2).sum()) / len(runs)
-    information = best.jac.T @ best.jac + np.diag(1 / MAX_DEVIATION**2) * variance
-    return Fit(
-        _formula(algorithm, best.x, rate),
-        variance * np.linalg.pinv(information) / len(best.fun) ** 0.5,
-        float(best.cost),
-    )
+    data = slice(len(prior), None)
+    variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
+    information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
+    return Fit(_formula(algorithm, best.x, rate), np.linalg.pinv(information), float(best.cost))
 
 
 class Handling(NamedTuple):
@@ -294,7 +297,7 @@ def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
     # A line with a prior for its slope, as in `_fit`.
     spread, prior = crowding - crowding.mean(), (INLIER_ERROR / EXPONENT_DEVIATION) ** 2
     slope = float((spread @ each + prior * EXPONENT) / (spread @ spread + prior))
-    exponent = min(max(slope, 0.0), 2.0)
+    exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
     return float(np.exp((each - exponent * crowding).mean())), exponent
 
 
