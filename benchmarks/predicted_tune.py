@@ -20,6 +20,11 @@ from typing import Any
 
 from rich.console import Console
 
+from hvscale.core.run_folder import RunFolder
+from hvscale.launch.placements._link_shaping import bits_per_second
+from hvscale.prediction.model.job import read_job
+from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.prediction.tuning.search import Model, Settings, measured_costs
 from hvscale.prediction.tuning.study import PredictedTune
 from hvscale.studies.comparison.settings import SettingsComparison
 
@@ -34,7 +39,16 @@ def place(options: argparse.Namespace) -> list[str]:
 
 
 def tune(options: argparse.Namespace, folder: Path) -> PredictedTune:
-    arguments = ["--predict-np", options.nodes, "--pairs", options.rounds, "--steps", options.steps, "--run", folder]
+    arguments = [
+        "--predict-np",
+        options.nodes,
+        "--pairs",
+        max(2, options.rounds),
+        "--steps",
+        options.steps,
+        "--run",
+        folder,
+    ]
     runs = [path.absolute() for path in (options.recorded, *options.profiled)]
     subprocess.run([str(HVSCALE), "tune", *place(options), *map(str, [*arguments, *runs])], check=True)
     return PredictedTune.model_validate_json((folder / "predicted-tune.json").read_text())
@@ -58,6 +72,20 @@ def grid_files(folder: Path, mpi: str) -> dict[Path, dict[str, str]]:
         path = folder / f"fusion-{fusion}-cycle-{cycle}.toml"
         path.write_text("\n".join([*lines, *(f"{knob} = {json.dumps(text)}" for knob, text in settings.items()), ""]))
         found[path] = settings
+    return found
+
+
+def predictions(options: argparse.Namespace, files: dict[Path, dict[str, str]]) -> dict[str, float]:
+    """The predicted step's seconds of each point of the grid, by the name of its file."""
+    runs = [RunFolder.open(path) for path in options.profiled]
+    costs = measured_costs(runs, "openmpi", bits_per_second(options.link) / 8, "hvscale profile")
+    job = read_job(RunFolder.open(options.recorded))
+    model = Model(job.first_steps(options.steps), costs, options.nodes, costs.cores)
+    recorded = PredictedSettings(recorded_settings(job.settings))
+    found = {}
+    for path, settings in files.items():
+        horovod = apply(recorded, [f"{knob}={text}" for knob, text in settings.items()]).horovod
+        found[str(path)] = model.seconds(Settings(horovod))
     return found
 
 
@@ -93,11 +121,17 @@ def main() -> None:
         grid = compare(options, list(files), options.rounds, folder / "grid")
         images = images_of(folder / "grid")
         seconds = seconds_of(grid, images)
-        best = min(seconds, key=lambda name: seconds[name])
+        predicted = predictions(options, files)
+        best, foreseen = min(seconds, key=seconds.__getitem__), min(predicted, key=predicted.__getitem__)
         show = Console(width=120, highlight=False).print
         for name, path in zip(seconds, files, strict=True):
             settings = " ".join(f"{knob}={text}" for knob, text in files[path].items())
-            show(f"grid: {settings}: {seconds[name]:.4f} s" + " (best)" * (name == best))
+            marks = " (best)" * (name == best) + " (predicted best)" * (name == foreseen)
+            show(f"grid: {settings}: replayed {seconds[name]:.4f} s, predicted {predicted[name]:.4f} s{marks}")
+        longer = 100 * (seconds[foreseen] / seconds[best] - 1)
+        show(
+            f"of the grid: the predicted best takes {longer:+.1f} % against the replayed best; goal: at most +{GOAL_PERCENT} %"
+        )
         show(f"choice: {tuned.settings}")
         if tuned.settings == files[Path(best)]:
             show("the choice is the best of the grid")
