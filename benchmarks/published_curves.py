@@ -1,8 +1,9 @@
 """Published scaling curves, predicted from documented parameters alone.
 
 Run it with the environment's Python; it needs no GPU and takes a few minutes:
-`python benchmarks/published_curves.py`. Nothing is fitted, except in the table of study S1: there,
-the effective bandwidth is fitted at 64 ranks, and larger numbers of ranks are predicted.
+`python benchmarks/published_curves.py`. The first table fits nothing. Two tables fit an
+effective bandwidth at the smallest number of ranks of a curve (16, or 64 of study S1) and predict
+the larger ones.
 
 Each prediction has a band. At its lower end, links have half the documented bandwidth, messages
 start up in twice the time, and computation varies twice as much. At its upper end, computation does
@@ -286,6 +287,31 @@ def s1_table() -> Table:
     return table
 
 
+FITTED = [
+    horovod_2018("vgg16", ROCE, {16: 1787.4 / 16 / 130.9, 512: 0.68}),
+    horovod_2018("inception_v3", ROCE, {16: 2022.6 / 16 / 134.4, 512: 0.90}),
+    horovod_2018("resnet101", ROCE, {16: 1746.2 / 16 / 119.4, 512: 0.90}),
+    CURVES[-1],
+]
+
+
+def fitted_table(curves: Sequence[Curve]) -> Table:
+    """Fit the effective bandwidth at the smallest np of each curve; predict the others."""
+    columns = ("curve", "model", "fitted at", "GB/s", "GPUs", "published, %", "predicted, %", "points")
+    table = make_table("Effective bandwidth fitted at 16 GPUs, predicted beyond", columns)
+    for curve in curves:
+        published = {ranks: value for ranks, value in curve.published.items() if not isinstance(value, tuple)}
+        first = min(published)
+        share = effective_bandwidth(curve, first, published.pop(first))
+        costs = curve.costs().scaled(share or 1.0)
+        rate = (share or 1.0) * costs.network.between_nodes.bytes_per_second / 1e9
+        for ranks, value in published.items():
+            found = efficiency(curve.job(VARIATION), curve.settings, costs, ranks)
+            figures = (percent(value), percent(found), f"{100 * (found - value):+.0f}")
+            table.add_row(curve.source, curve.model, str(first), f"{rate:.2f}", str(ranks), *figures)
+    return table
+
+
 CYCLES = (1e-3, 5e-3, 10e-3, 20e-3)
 
 
@@ -342,6 +368,7 @@ def main() -> None:
     console = Console(width=220, highlight=False)
     console.print(published_table(CURVES))
     console.print(assumptions_table([*CURVES, S1, NEGATIVE]))
+    console.print(fitted_table(FITTED))
     console.print(cycle_table())
     console.print(s1_table())
     table, sentence = negative_table()

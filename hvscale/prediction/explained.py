@@ -123,7 +123,7 @@ def sentence_of(verdict: Verdict, points: Sequence[ExplainedPoint], reference: i
     match verdict:
         case "not-caused-by-communication":
             return (
-                f"{compared}, but communication explains only a fall to {band}. The other "
+                f"{compared}, but communication explains only a fall to {band}. At least "
                 f"{point.unexplained * 100:.0f} points are not caused by communication: check the input data, "
                 "file systems, slower nodes and work that only some ranks do."
             )
