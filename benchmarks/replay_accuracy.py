@@ -25,7 +25,7 @@ MODELS = {
     "edsr-baseline": ["edsr-baseline", "--batch-size", "2"],
     "small": ["edsr", "--n-resblocks", "4", "--n-feats", "24", "--batch-size", "2", "--patch-size", "24"],
 }
-STEPS = {"edsr-baseline": 25, "small": 300}
+STEPS = {"edsr-baseline": 15, "small": 200}
 COMPUTE = ("sleep", "spin")
 
 
