@@ -90,6 +90,7 @@ class Cell(NamedTuple):
         return [*options, "--placement", "netns", "--nodes", str(np_), "--link", self.link]
 
 
+FUSION_AND_CYCLE = [(1, 5), (1, 1), (16, 5), (16, 1), (128, 1)]
 # Each level of each factor occurs, with those first that say most about the model.
 SAMPLE = [
     Cell("edsr-baseline", "1gbit"),
@@ -98,7 +99,7 @@ SAMPLE = [
     Cell("edsr-baseline", "100mbit", "ring"),
     Cell("edsr-baseline", SHARED_MEMORY),
     Cell("resnet50", "1gbit"),
-    Cell("edsr-baseline", "100mbit", fusion_mib=1),
+    *(Cell("edsr-baseline", "100mbit", fusion_mib=fusion, cycle_ms=cycle) for fusion, cycle in FUSION_AND_CYCLE),
     Cell("edsr-baseline", "1gbit", cycle_ms=1),
     Cell("resnet50", "1gbit", "ring"),
     Cell("edsr-baseline", SHARED_MEMORY, "ring"),
