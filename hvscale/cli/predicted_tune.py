@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvscale.cli.console import measure_and_print, results, spinner
+from hvscale.cli.console import measure_and_print, print_message, results, spinner
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
@@ -57,15 +57,15 @@ def tune_for_size(
     )
     with spinner("searching the model"):
         study = plan_proof([RunFolder.open(Path(run)) for run in runs], request, resolve, write_settings)
-    file = study.path / SETTINGS
     measure_and_print(
         study,
         json,
         csv,
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=show,
-        last=f"folder: {study.path}\nsettings, once chosen: {file}",
+        last=f"folder: {study.path}",
     )
+    print_message(f"settings: {study.path / SETTINGS}")
 
 
 def unproven(document: "PredictedTune") -> str:

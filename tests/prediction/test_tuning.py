@@ -1,17 +1,21 @@
 """The search in the model, and what is decided from replays."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import Job
 from hvscale.prediction.model.measured_costs import Formula
 from hvscale.prediction.model.samples import Samples
+from hvscale.prediction.tuning.plan import warnings
 from hvscale.prediction.tuning.search import (
     NEAR_BEST,
     Costs,
@@ -205,3 +209,12 @@ def test_a_candidate_without_a_finished_replay_is_not_chosen() -> None:
 def test_without_measured_runs_the_command_that_measures_is_named() -> None:
     with pytest.raises(RequestError, match="hvscale profile -np 4 -- hvscale replay RUN"):
         measured_costs([], "openmpi", None, "hvscale profile -np 4 -- hvscale replay RUN")
+
+
+@pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])
+def test_replays_with_more_ranks_on_a_node_than_were_measured_are_warned_of(nodes: int | None, count: int) -> None:
+    run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
+    of = Costs({(): [run]}, [(RunFolder(Path("replay")), run)], None, None)
+    options = LaunchOptions.of(np=4, placement="netns", nodes=nodes)
+    assert len(warnings(options, of, 0.02)) == count
+    assert len(warnings(options, of, 0.2)) == count + 1

@@ -95,12 +95,25 @@ def plan_proof(
         measured_np=costs.measured_np,
         points=[SearchPoint(settings=one.as_set(), step_seconds=seconds) for one, seconds in found],
         candidates=candidates,
-        warnings=[]
-        if error <= MOST_ERROR
-        else [
-            f"the model is up to {100 * error:.0f} % off at the measured np: trust what is proven, and measure more np"
-        ],
+        warnings=warnings(options, costs, error),
     )
+
+
+def warnings(options: LaunchOptions, costs: Costs, error: float) -> list[str]:
+    """What limits the prediction, a sentence each."""
+    found = []
+    if error > MOST_ERROR:
+        found.append(
+            f"the model is up to {100 * error:.0f} % off at the measured np: trust what is proven, and measure more np"
+        )
+    measured = sorted({run.np / run.nodes for _, run in costs.runs})
+    nodes = options.placement.nodes
+    if nodes is not None and options.np / nodes not in measured:
+        found.append(
+            f"the replays have {options.np / nodes:g} ranks on a node, the measured costs "
+            f"{', '.join(f'{one:g}' for one in measured)}: predictions hold for those"
+        )
+    return found
 
 
 def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
