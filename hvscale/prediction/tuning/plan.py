@@ -130,9 +130,10 @@ def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
 
 def words(options: LaunchOptions) -> list[str]:
     """-np and the launch options that differ from their defaults, on a command line."""
-    given = options.replace(run=None, np=LaunchOptions.model_fields["np"].default).command_line()
-    defaults = LaunchOptions.of(mpi=options.mpi, devices="all").command_line() if options.devices == "all" else []
-    return ["-np", str(options.np), *(word for part in given if part not in defaults for word in part)]
+    fields = LaunchOptions.model_fields
+    left_out = [["-np", str(options.np)], *(["--" + name, fields[name].default] for name in ("mpi", "devices"))]
+    given = options.replace(run=None).command_line()
+    return ["-np", str(options.np), *(word for part in given if part not in left_out for word in part)]
 
 
 def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: Costs) -> Settings:
