@@ -17,6 +17,7 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.page import View, render, report, report_path
+from hvscale.studies.run_report.predictions import PredictionLink
 from hvscale.studies.run_report.trace import trace_profiled_run
 from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, recorded
 
@@ -100,6 +101,16 @@ def test_two_runs() -> None:
     assert [trace["name"] for trace in drawn["seconds"]["data"]] == ["before", "after"]
     with pytest.raises(RequestError, match="did different work"):
         render([view(), view(ranks=4)], parse_bins("study"))
+
+
+def test_predictions_of_a_run_are_linked() -> None:
+    linked = view()
+    linked.predictions = [PredictionLink("../a%20b/prediction.html", HOSTILE, "np 8 to 512")]
+    shown = texts(render([linked], parse_bins("study")))
+    assert '<a href="../a%20b/prediction.html">' in shown
+    assert "</a>: np 8 to 512" in shown
+    assert HOSTILE not in shown
+    assert "Predicted scaling" not in texts(render([view()], parse_bins("study")))
 
 
 def test_text_from_a_run_stays_text() -> None:
