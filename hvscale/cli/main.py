@@ -18,9 +18,10 @@ from hvscale.core.errors import HvscaleError, RankFailedError
 # The panels of --help, and the commands of each, in the order shown.
 PANELS = {
     "Start here": ("doctor", "demo"),
-    "Run and profile": ("launch", "profile", "breakdown", "compare", "report"),
+    "Run and profile": ("launch", "profile", "breakdown", "compare", "report", "trace"),
     "Tune": ("tune", "tune-collectives", "knobs"),
-    "Measure": ("scale", "compare-settings", "compare-placements", "bench", "replay"),
+    "Measure": ("scale", "compare-settings", "compare-placements", "bench"),
+    "Predict": ("replay", "predict"),
     "Train": ("train", "eval", "upscale", "models", "data"),
     "Tools": ("cleanup", "image"),
 }

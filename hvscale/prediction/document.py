@@ -117,5 +117,7 @@ class PredictionDocument(VersionedDocument):
     warnings: list[str] = []
     rows: list[PredictedRow] = []
     checks: list[Check] = []
+    explained: str | None = None
+    """Whether communication explains the measured curve, in a sentence; None without one."""
     timelines: list[StepTimeline] = []
     """A recorded step beside a predicted one, of the same number of ranks."""

@@ -12,6 +12,7 @@ from hvscale.core.files import read_text
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, as_columns, estimate
 from hvscale.prediction.document import CONFIDENCE, PredictedRow, PredictionDocument
+from hvscale.prediction.explained import explained_by_communication
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.throughput import WARMUP_STEPS
@@ -37,8 +38,22 @@ def add_measured_rows(document: PredictionDocument, folder: Path) -> None:
     study = read_study(folder)
     rows = rows_of(study, folder, document.compute_seconds)
     document.warnings += warnings_of(study, folder, rows, document)
+    document.explained = explanation(rows, document.rows)
     order = {"measured": 0, "replayed": 1}
     document.rows = sorted([*document.rows, *rows], key=lambda row: (order.get(row.source, 2), row.np))
+
+
+def explanation(measured: list[PredictedRow], predicted: list[PredictedRow]) -> str | None:
+    """Whether the predicted communication explains the measured curve.
+
+    None if images are unknown, or fewer than two np were both measured and predicted.
+    """
+    known = {row.np for row in predicted if row.source in ("predicted", "documented")}
+    curve = {row.np: row.images_per_second for row in measured if row.np in known}
+    images = {np_: value for np_, value in curve.items() if value is not None}
+    if len(images) < 2:
+        return None
+    return explained_by_communication(images, [row for row in predicted if row.np in known]).sentence
 
 
 def measured_rows(folder: Path, compute_seconds: float) -> list[PredictedRow]:

@@ -24,6 +24,7 @@ from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
+from hvscale.prediction.model.networks import DocumentedCosts
 from hvscale.prediction.model.samples import Samples, run_samples
 from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
@@ -188,7 +189,7 @@ def measured_costs(samples: list[Samples], request: PredictionRequest) -> Measur
 
 def perturbed(costs: Costs) -> Costs:
     """One draw of the fit's parameters for each simulated job."""
-    return costs.perturbed(CHAINS) if isinstance(costs, MeasuredCosts) else costs
+    return costs.perturbed(CHAINS) if isinstance(costs, MeasuredCosts | DocumentedCosts) else costs
 
 
 def leave_one_out(job: Job, samples: list[Samples], measured: list[MeasuredRun], algorithm: str) -> list[Check]:
@@ -319,7 +320,7 @@ def warnings(
     """What limits the prediction, a sentence each."""
     found = []
     if request.costs is not None:
-        found.append(f"the network is documented, not measured: {request.costs.description}")
+        found.append(f"the network is {request.costs.description}")
     if request.bytes_per_second is not None:
         found.append("no run was measured at this --link: only the link's rate was changed in the measured costs")
     if request.costs is None and not any(len(run.agreements) for run in samples):

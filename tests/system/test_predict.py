@@ -1,0 +1,129 @@
+"""`hvscale predict` on a recorded and replayed job."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvscale.prediction.document import PredictionDocument
+from tests.conftest import PROGRAMS, Run
+
+PROGRAM = """
+import time, torch, horovod.torch as hvd
+hvd.init()
+model = torch.nn.Sequential(*[torch.nn.Linear(100, 100, bias=False) for _ in range(4)])
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+)
+for step in range(16):
+    optimizer.zero_grad()
+    model(torch.ones(5, 100)).sum().backward()
+    time.sleep(0.02)
+    optimizer.step()
+"""
+GRADIENT_BYTES = 4 * 100 * 100 * 4
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A recorded job, and its replay on three ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "program.py").write_text(PROGRAM)
+    for words in (
+        ("--gradients", "-np", "2", "--run", "job", "--", "python", "program.py"),
+        ("-np", "3", "--run", "replay", "--", "hvscale", "replay", "job"),
+    ):
+        done = subprocess.run(
+            [PROGRAMS / "hvscale", "profile", *words],
+            cwd=folder,
+            env={**os.environ, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr
+    return [folder / "job", folder / "replay"]
+
+
+def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    done = hvscale("predict", *runs, "--np", "8,512", "--run", "prediction", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert document == PredictionDocument.model_validate_json((tmp_path / "prediction/prediction.json").read_text())
+    assert (document.gradient_bytes, document.measured_np) == (GRADIENT_BYTES, [2, 3])
+    rows = {row.np: row for row in document.rows}
+    assert {np: row.source for np, row in rows.items()} == {3: "replayed", 8: "predicted", 512: "predicted"}
+    assert rows[512].extrapolation == pytest.approx(512 / 3)
+    for row in rows.values():
+        assert row.step_seconds_low is not None
+        assert row.step_seconds_high is not None
+        assert row.step_seconds_low <= row.step_seconds <= row.step_seconds_high
+        assert row.scaling_efficiency == pytest.approx(document.compute_seconds / row.step_seconds)
+        assert sum(size.bytes for size in row.messages) == pytest.approx(GRADIENT_BYTES)
+    assert rows[8].step_seconds > document.compute_seconds > 0.02
+    assert {timeline.source for timeline in document.timelines} == {"replayed", "predicted"}
+    page = (tmp_path / "prediction/prediction.html").read_text()
+    assert "prediction" in page
+
+
+def test_settings_change_the_prediction(hvscale: Run, runs: list[Path]) -> None:
+    calls = {}
+    for threshold in ("0", "64M"):
+        done = hvscale("predict", *runs, "--np", "4", "--set", f"fusion_threshold={threshold}", "--json")
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["rows"]
+        assert row["source"] == "predicted"
+        calls[threshold] = sum(size["calls"] for size in row["messages"])
+    assert calls["0"] == 4
+    assert calls["64M"] < 4
+
+
+def test_why_and_a_csv_file(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    done = hvscale("predict", *runs, "--np", "16", "--why", "--csv", "rows.csv")
+    assert done.returncode == 0, done.stderr
+    assert "slowest rank" in done.stdout
+    header, *rows = (tmp_path / "rows.csv").read_text().splitlines()
+    assert header.startswith("np,source,extrapolation,step_seconds")
+    assert [row.split(",")[:2] for row in rows] == [["3", "replayed"], ["16", "predicted"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--np", "0"], "--np 0: '0' is not a number of ranks"),
+        (["--np", "eight"], "--np eight: 'eight' is not a number of ranks"),
+        (["--np", "8", "--set", "fusion_treshold=1M"], "did you mean fusion_threshold?"),
+        (["--np", "8", "--set", "cycle_time=soon"], "give milliseconds"),
+        (["--np", "8", "--set", "fusion_threshold=big"], "give bytes"),
+        (["--np", "8", "--set", "allreduce_algorithm=ring"], "no run was measured with it, but with"),
+        (["--np", "8", "--link", "1gbit"], "no run was measured on a limited link; measure one with"),
+        (["--np", "8", "--link", "fast"], "--link fast: not a rate"),
+        (["--np", "8", "--run", "."], "it exists; name a new folder"),
+    ],
+)
+def test_a_wrong_request_is_one_line(hvscale: Run, runs: list[Path], words: list[str], problem: str) -> None:
+    done = hvscale("predict", *runs, *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert problem in line
+
+
+def test_a_job_without_gradients_or_messages_is_refused(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    assert hvscale("profile", "-np", 2, "--run", "plain", "--", "python", program(PROGRAM)).returncode == 0
+    done = hvscale("predict", "plain", "--np", "8")
+    assert done.returncode == 2
+    assert "hvscale profile --gradients" in done.stderr
+    words = ("profile", "--gradients", "-np", 2, "--run", "silent", "--", "python", program(PROGRAM))
+    assert hvscale(*words).returncode == 0
+    for profile in (tmp_path / "silent/hvprof").glob("rank-*.hvp"):
+        profile.unlink()
+    done = hvscale("predict", "silent", "--np", "8")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no run contains measured all-reduces" in line
+    assert "hvscale profile -np 4 -- hvscale replay RUN" in line
