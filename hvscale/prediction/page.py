@@ -66,7 +66,7 @@ def _without_name(table: TableModel) -> TableModel:
 
 
 def _facts(document: PredictionDocument) -> list[str]:
-    measured = [f"measured on np {', '.join(map(str, document.measured_np))}"] if document.measured_np else []
+    measured = [f"runs on np {', '.join(map(str, document.measured_np))}"] if document.measured_np else []
     return [
         *measured,
         f"{human_bytes(document.gradient_bytes)} of gradients a step",
