@@ -49,6 +49,7 @@ def page(document: PredictionDocument) -> str:
         what=f"hvscale predict {' '.join(document.runs)}",
         facts=_facts(document),
         answer=answer(document),
+        explained=document.explained,
         warnings=document.warnings,
         charts={name: CHARTS[name] for name in figures},
         table=_without_name(prediction_table(document)),

@@ -149,6 +149,15 @@ def test_the_answer_names_the_largest_predicted_np_and_its_loss() -> None:
     assert "documented, not measured" in answer(documented)
 
 
+def test_the_page_says_whether_communication_explains_the_measured_curve() -> None:
+    document = prediction()
+    assert 'id="explained"' not in page(document)
+    document.explained = f"communication explains it {HOSTILE}"
+    written = page(document)
+    assert '<p id="explained">communication explains it' in written
+    assert HOSTILE not in written
+
+
 def documented_only() -> PredictionDocument:
     document = prediction()
     rows = [row_at(np, "documented") for np in (8, 64)]
