@@ -80,7 +80,7 @@ def predictions(options: argparse.Namespace, files: dict[Path, dict[str, str]]) 
     runs = [RunFolder.open(path) for path in options.profiled]
     costs = measured_costs(runs, "openmpi", bits_per_second(options.link) / 8, "hvscale profile")
     job = read_job(RunFolder.open(options.recorded))
-    model = Model(job.first_steps(options.steps), costs, options.nodes, costs.cores)
+    model = Model(job.replayed(options.nodes, options.steps), costs, options.nodes, costs.cores)
     recorded = PredictedSettings(recorded_settings(job.settings))
     found = {}
     for path, settings in files.items():

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.prediction.replay.schedule import first_step
 from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
 from hvscale.profiling.analyze.steps import read_step_log
 
@@ -42,13 +43,17 @@ class Job:
         """A step without waiting: the mean over ranks and steps."""
         return float((self.ready.max(axis=2) + self.after).mean())
 
-    def first_steps(self, count: int) -> "Job":
-        """The job in its first `count` steps, such as those that a short replay repeats."""
+    def replayed(self, np_: int, count: int) -> "Job":
+        """The computation of all ranks in the first `count` steps of a replay on `np_` ranks."""
+        ranks, steps = self.after.shape
+        first = np.array([first_step(rank, ranks, steps) for rank in range(np_)])
+        step = (first[:, None] + np.arange(count)) % steps
+        rank = (np.arange(np_) % ranks)[:, None]
         return replace(
             self,
-            ready=self.ready[:, :count],
-            after=self.after[:, :count],
-            recorded_seconds=self.recorded_seconds[:, :count],
+            ready=self.ready[rank, step],
+            after=self.after[rank, step],
+            recorded_seconds=self.recorded_seconds[rank, step],
         )
 
 

@@ -41,7 +41,7 @@ EXPONENT, EXPONENT_DEVIATION = 1.75, 0.25
 EXPONENT_LIMIT = 2.5
 ALIKE = 1.02  # errors of two algorithms' fits that do not tell them apart
 REFITS = 2  # of the formula, without what is particular to a size
-BIN = 2.0  # width of a bin of sizes, as a factor
+BIN = 2**0.5  # width of a bin of sizes, as a factor
 
 
 class Path(NamedTuple):

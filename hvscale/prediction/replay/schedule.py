@@ -39,6 +39,12 @@ class StepSchedule:
     compute_seconds: float
 
 
+def first_step(rank: int, recorded_ranks: int, recorded_steps: int) -> int:
+    """The recorded step, counted from 0, at which a rank of a replay begins."""
+    sets = rank // recorded_ranks
+    return int(np.random.default_rng(SEED).integers(0, recorded_steps, sets + 1)[-1]) if sets else 0
+
+
 class RankSchedule:
     """The steps of one rank of a replay, without end."""
 
@@ -48,8 +54,7 @@ class RankSchedule:
         positions = {tensor: number for number, tensor in enumerate(gradients.tensors)}
         self.known = [positions.get(tensor, -1) for tensor in self.source.recording.tensors]
         self.tensors = gradients.tensors
-        shifts = np.random.default_rng(SEED).integers(0, len(self.numbers), rank // len(gradients.ranks) + 1)
-        self.first = int(shifts[-1]) if rank >= len(gradients.ranks) else 0
+        self.first = first_step(rank, len(gradients.ranks), len(self.numbers))
 
     def __iter__(self) -> Iterator[StepSchedule]:
         number = self.first

@@ -75,7 +75,7 @@ def plan_proof(
     shared = costs.cores if request.predict_np == np_ and request.cores is None else request.cores
     model = Model(job, costs, request.predict_np, shared)
     found, refined = search(model, points)
-    in_proof = Model(job.first_steps(request.steps), costs, np_, costs.cores)
+    in_proof = Model(job.replayed(np_, request.steps), costs, np_, costs.cores)
     error = model_error(job, recorded, costs)
     chosen = propose(refined, recorded, in_proof, MOST_CANDIDATES, error)
     names = {RECORDED: recorded, **{f"candidate-{number}": one for number, one in enumerate(chosen, 1)}}
