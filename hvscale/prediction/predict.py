@@ -1,7 +1,7 @@
 """Predicts how a recorded job scales: throughput, efficiency, and what takes the time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +91,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     # Steps count where their messages do: another library or link answers another question.
     measured = [found for run, one in profiled if (found := measured_run(run, job, one)) is not None]
     samples = [one for _, one in profiled]
-    tables = with_algorithm(tables, samples, settings.algorithm)
-    if any(len(one.agreements) for one in samples):
-        # In calls one after the other, ranks are always awake, and compete for shared cores.
-        tables = [replace(one, agreements=one.agreements[:0]) for one in tables]
-    samples += tables
+    samples += with_algorithm(tables, samples, settings.algorithm)
     if request.costs is None:
         samples = matching_samples(samples, settings, request)
     costs: Costs = request.costs or measured_costs(samples, request)

@@ -237,6 +237,7 @@ def test_a_study_without_all_reduces_is_refused(study_folder: Path) -> None:
 
 def test_a_table_gives_the_algorithm_of_the_runs_or_the_asked_one(study_folder: Path, bench_folder: Path) -> None:
     tables = table_samples(study_folder)
+    tables = [replace(one, agreements=np.empty(0)) for one in tables]
     own, rings = ([one for one in tables if one.algorithm == name] for name in (None, "ring"))
     assert with_algorithm(tables, [], None) == own
     assert with_algorithm(rings, [], None) == rings
@@ -257,3 +258,11 @@ def test_of_tables_of_several_libraries_the_runs_choose_one(study_folder: Path) 
     assert of_runs(one + other, other[:1]) == other
     assert of_runs(one + other, []) == one + other
     assert of_runs(one, other) == one
+
+
+def test_agreements_of_runs_count_before_those_of_tables(study_folder: Path) -> None:
+    tables = table_samples(study_folder)
+    (first, *_) = runs = [one for one in tables if one.algorithm is None]
+    silent = [replace(one, agreements=np.empty(0)) for one in runs]
+    assert [len(one.agreements) for one in with_algorithm(tables, silent, None)] == [1, 1]
+    assert [len(one.agreements) for one in with_algorithm(tables, [*silent, first], None)] == [0, 0]
