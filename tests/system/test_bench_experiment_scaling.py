@@ -163,6 +163,27 @@ def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Pa
     assert json.loads(again.stdout)["statements"] == document["statements"]
 
 
+FAILING = """
+title = "Fails"
+[small.replayed]
+measure = "replay"
+program = "none"
+command = ["python", "-c", "raise SystemExit(5)"]
+settings = ["mpi"]
+np = [1]
+repeat = 1
+"""
+
+
+def test_a_recording_that_failed_is_kept_and_made_again(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(FAILING)
+    for attempt in (1, 2):
+        done = hvscale("bench", "experiment", "experiment.toml", "--run", "failing")
+        assert done.returncode == 3, done.stderr
+        found = sorted(path.parent.name for path in tmp_path.glob("failing/replayed/*/run.json"))
+        assert found == ["recording-mpi", "recording-mpi-attempt-2"][:attempt]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

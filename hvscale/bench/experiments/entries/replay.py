@@ -27,6 +27,7 @@ class ReplayStudy(SettingsStudy):
     """
 
     verb = "bench replay"
+    run_folders = "*-*/"  # an interrupted recording is resumed too
 
     def __init__(
         self, record: Mapping[str, LaunchOptions], replay_options: list[str], *arguments: Any, **options: Any
