@@ -1,7 +1,7 @@
 """Predicts how a recorded job scales: throughput, efficiency, and what takes the time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +80,8 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     recorded = first_recorded(runs)
     job = read_job(recorded)
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
+    if job.basis is not None:
+        settings = replace(settings, horovod=without_fusion(settings.horovod, request))
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
     # with others.
@@ -120,6 +122,19 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         names = ", ".join(run.path.name for run in left_out)
         document.warnings.append(f"{names}: another library or link than the other measurements; not used for costs")
     return document
+
+
+def without_fusion(horovod: HorovodSettings, request: PredictionRequest) -> HorovodSettings:
+    """The settings under which recorded messages keep their pattern.
+
+    Raises RequestError if another pattern is asked for.
+    """
+    if any(one.replace("-", "_").startswith("fusion_threshold") for one in request.set):
+        raise RequestError(
+            "--set fusion_threshold: the run recorded messages that Horovod had fused already; record its gradients "
+            "with `hvscale profile --gradients`"
+        )
+    return replace(horovod, fusion_bytes=0)
 
 
 def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
@@ -318,7 +333,7 @@ def warnings(
     job: Job, settings: PredictedSettings, request: PredictionRequest, samples: Sequence[Samples]
 ) -> list[str]:
     """What limits the prediction, a sentence each."""
-    found = []
+    found = list(job.warnings)
     if request.costs is not None:
         found.append(f"the network is {request.costs.description}")
     if request.bytes_per_second is not None:

@@ -127,3 +127,23 @@ def test_a_job_without_gradients_or_messages_is_refused(
     (line,) = done.stderr.splitlines()
     assert "no run contains measured all-reduces" in line
     assert "hvscale profile -np 4 -- hvscale replay RUN" in line
+
+
+def test_messages_stand_for_gradients_that_were_not_recorded(hvscale: Run, runs: list[Path]) -> None:
+    done = hvscale("predict", runs[1], "--np", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert "fused messages only, fixed pattern" in document.warnings[0]
+    assert document.settings["fusion_threshold"] == "0"
+    assert document.gradient_bytes == pytest.approx(GRADIENT_BYTES, rel=0.01)
+    done = hvscale("predict", runs[1], "--np", "8", "--set", "fusion_threshold=1M")
+    assert done.returncode == 2
+    assert "hvscale profile --gradients" in done.stderr
+
+
+def test_a_documented_network_needs_no_measurement(hvscale: Run, runs: list[Path]) -> None:
+    done = hvscale("predict", runs[0], "--np", "4,4096", "--network", "infiniband-edr-nccl", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert [(row.np, row.source) for row in document.rows] == [(4, "documented"), (4096, "documented")]
+    assert "documented, not measured" in document.warnings[0]

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.replay.schedule import first_step
-from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
+from hvscale.profiling.analyze.gradients import JobGradients
+from hvscale.profiling.analyze.messages import read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
 
 Seconds = NDArray[np.float64]
@@ -37,6 +38,9 @@ class Job:
     """Environment variables of Horovod that the recorded ranks had."""
     recorded_seconds: Seconds
     """(ranks, steps): the recorded steps, with their waits."""
+    basis: str | None = None
+    """What stands for the gradients if the run recorded none; its messages keep their pattern."""
+    warnings: tuple[str, ...] = ()
 
     @property
     def compute_seconds(self) -> float:
@@ -58,8 +62,11 @@ class Job:
 
 
 def read_job(run: RunFolder) -> Job:
-    """Read a recorded job. Raises RequestError if the run has no gradients."""
-    gradients = read_job_gradients(run)
+    """Read a recorded job: its gradients or, without any, its messages.
+
+    Raises RequestError if the run has neither.
+    """
+    gradients = read_job_schedule(run)
     log = read_step_log(run)
     images = [] if log is None else log.images[log.images == log.images].tolist()
     ready, after = computation(gradients)
@@ -75,6 +82,8 @@ def read_job(run: RunFolder) -> Job:
         recorded_np=gradients.size,
         settings=dict(gradients.ranks[0].recording.header.settings),
         recorded_seconds=gradients.seconds,
+        basis=gradients.basis,
+        warnings=tuple(gradients.warnings),
     )
 
 
