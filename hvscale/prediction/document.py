@@ -116,6 +116,9 @@ class PredictionDocument(VersionedDocument):
     confidence: float = CONFIDENCE
     warnings: list[str] = []
     rows: list[PredictedRow] = []
+    """One for each np, smallest first: measured where it was measured."""
+    predicted_beside: list[PredictedRow] = []
+    """What the model predicts for the np whose rows are measured or replayed."""
     checks: list[Check] = []
     explained: str | None = None
     """Whether communication explains the measured curve, in a sentence; None without one."""

@@ -63,8 +63,9 @@ def prediction_figures(document: PredictionDocument) -> dict[str, go.Figure]:
 
 def throughput(document: PredictionDocument) -> go.Figure:
     """Images per second of all ranks over np, or the speed-up where images are unknown."""
-    with_images = has_images(document.rows)
-    points = [_throughput_point(row, with_images) for row in document.rows]
+    rows = [*document.rows, *document.predicted_beside]
+    with_images = has_images(rows)
+    points = [_throughput_point(row, with_images) for row in rows]
     figure = go.Figure()
     ranks = sorted({point.np for point in points})
     # Perfect scaling of the predicted job, not of a measured point with its noise.
@@ -91,7 +92,7 @@ def _throughput_point(row: PredictedRow, with_images: bool) -> Point:
 
 def efficiency(document: PredictionDocument) -> go.Figure:
     """Scaling efficiency over np, in percent."""
-    points = [_efficiency_point(row) for row in document.rows]
+    points = [_efficiency_point(row) for row in (*document.rows, *document.predicted_beside)]
     figure = go.Figure()
     ranks = sorted({point.np for point in points})
     figure.add_trace(linear(ranks, [100.0] * len(ranks), "perfect scaling"))

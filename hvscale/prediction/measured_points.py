@@ -19,6 +19,7 @@ from hvscale.studies.throughput import WARMUP_STEPS
 
 FILE = "scale.json"
 IMAGES_UNIT = "images/s"
+PRIORITY = {"measured": 0, "replayed": 1, "predicted": 2, "documented": 2}
 SAME_WORK = 0.01  # relative difference of images in a step
 
 
@@ -31,16 +32,24 @@ class Steps:
 
 
 def add_measured_rows(document: PredictionDocument, folder: Path) -> None:
-    """Add a row for each np of a scaling study, and warnings, to a prediction.
+    """Put a row for each np of a scaling study into a prediction, and add its warnings.
 
-    Raises as `measured_rows`.
+    A measured row takes the place of a replayed or predicted one. Raises as `measured_rows`.
     """
     study = read_study(folder)
     rows = rows_of(study, folder, document.compute_seconds)
     document.warnings += warnings_of(study, folder, rows, document)
-    document.explained = explanation(rows, document.rows)
-    order = {"measured": 0, "replayed": 1}
-    document.rows = sorted([*document.rows, *rows], key=lambda row: (order.get(row.source, 2), row.np))
+    document.explained = explanation(rows, [*document.rows, *document.predicted_beside])
+    by_np = {row.np: row for row in document.rows}
+    for row in rows:
+        known = by_np.get(row.np)
+        if known is not None and PRIORITY[known.source] <= PRIORITY[row.source]:
+            continue
+        if known is not None and known.source in ("predicted", "documented"):
+            document.predicted_beside.append(known)
+        parts = {} if known is None else {"loss": known.loss, "messages": known.messages}
+        by_np[row.np] = row.model_copy(update=parts)
+    document.rows = [by_np[np_] for np_ in sorted(by_np)]
 
 
 def explanation(measured: list[PredictedRow], predicted: list[PredictedRow]) -> str | None:
@@ -48,12 +57,10 @@ def explanation(measured: list[PredictedRow], predicted: list[PredictedRow]) -> 
 
     None if images are unknown, or fewer than two np were both measured and predicted.
     """
-    known = {row.np for row in predicted if row.source in ("predicted", "documented")}
+    known = {row.np: row for row in predicted if row.source in ("predicted", "documented")}
     curve = {row.np: row.images_per_second for row in measured if row.np in known}
     images = {np_: value for np_, value in curve.items() if value is not None}
-    if len(images) < 2:
-        return None
-    return explained_by_communication(images, [row for row in predicted if row.np in known]).sentence
+    return explained_by_communication(images, list(known.values())).sentence if len(images) > 1 else None
 
 
 def measured_rows(folder: Path, compute_seconds: float) -> list[PredictedRow]:

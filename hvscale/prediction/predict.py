@@ -82,6 +82,42 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
     if job.basis is not None:
         settings = replace(settings, horovod=without_fusion(settings.horovod, request))
+    found = measurements(runs, recorded, settings, request)
+    # Steps count where their messages do: another library or link answers another question.
+    measured = [one for run, samples in found.profiled if (one := measured_run(run, job, samples)) is not None]
+    costs: Costs = request.costs or measured_costs(found.samples, request)
+    algorithm = costs.formula.algorithm if isinstance(costs, MeasuredCosts) else None
+    document = PredictionDocument(
+        runs=[str(run.path) for run in runs],
+        measured_np=sorted({run.np for run in found.samples}),
+        settings=settings.described(),
+        network=costs.description,
+        compute_seconds=job.compute_seconds,
+        gradient_bytes=int(job.bytes.sum()),
+        checks=leave_one_out(job, found.samples, measured, algorithm) if algorithm is not None else [],
+        timelines=timelines(job, settings, costs, [run for run, _ in found.profiled], request),
+        warnings=warnings(job, settings, request, found),
+    )
+    add_rows(document, job, settings, costs, request, measured)
+    return document
+
+
+class Measurements(NamedTuple):
+    """What was measured of the library and link to predict.
+
+    `profiled`: runs with their all-reduces. `samples`: those that costs are fitted to, from runs
+    and tables. `left_out`: runs with another library or link.
+    """
+
+    profiled: list[tuple[RunFolder, Samples]]
+    samples: list[Samples]
+    left_out: list[RunFolder]
+
+
+def measurements(
+    runs: Sequence[RunFolder], recorded: RunFolder, settings: PredictedSettings, request: PredictionRequest
+) -> Measurements:
+    """Choose what was measured. Raises RequestError if nothing answers the request."""
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
     # with others.
@@ -90,38 +126,32 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     networks = {network(one) for one in given}
     left_out = [run for run, one in profiled if networks and network(one) not in networks]
     profiled = [(run, one) for run, one in profiled if run not in left_out]
-    # Steps count where their messages do: another library or link answers another question.
-    measured = [found for run, one in profiled if (found := measured_run(run, job, one)) is not None]
     samples = [one for _, one in profiled]
     samples += with_algorithm(tables, samples, settings.algorithm)
     if request.costs is None:
         samples = matching_samples(samples, settings, request)
-    costs: Costs = request.costs or measured_costs(samples, request)
-    checks = leave_one_out(job, samples, measured, costs.formula.algorithm) if isinstance(costs, MeasuredCosts) else []
-    residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])
-    largest = max([costs.largest_np, job.recorded_np]) if request.costs is None else 0
+    return Measurements(profiled, samples, left_out)
+
+
+def add_rows(
+    document: PredictionDocument,
+    job: Job,
+    settings: PredictedSettings,
+    costs: Costs,
+    request: PredictionRequest,
+    measured: Sequence[MeasuredRun],
+) -> None:
+    """Add a row for each requested and each measured np."""
+    residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
+    largest = max(costs.largest_np, job.recorded_np) if request.costs is None else 0
     own = {run.np: run for run in measured if request.as_measured and answers(run, settings)}
-    rows = []
     for np_ in sorted({*request.np, *own}):
         simulation = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
         row = predicted_row(job, simulation, np_, residual, largest)
-        rows.append(with_measured(row, job, own[np_]) if np_ in own else row)
-    document = PredictionDocument(
-        runs=[str(run.path) for run in runs],
-        measured_np=sorted({run.np for run in samples}),
-        settings=settings.described(),
-        network=costs.description,
-        compute_seconds=job.compute_seconds,
-        gradient_bytes=int(job.bytes.sum()),
-        rows=rows,
-        checks=checks,
-    )
-    document.timelines = timelines(job, settings, costs, [run for run, _ in profiled], request)
-    document.warnings = warnings(job, settings, request, samples)
-    if left_out:
-        names = ", ".join(run.path.name for run in left_out)
-        document.warnings.append(f"{names}: another library or link than the other measurements; not used for costs")
-    return document
+        if np_ in own:
+            document.predicted_beside.append(row)
+            row = with_measured(row, job, own[np_])
+        document.rows.append(row)
 
 
 def without_fusion(horovod: HorovodSettings, request: PredictionRequest) -> HorovodSettings:
@@ -329,21 +359,19 @@ def timelines(
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]
 
 
-def warnings(
-    job: Job, settings: PredictedSettings, request: PredictionRequest, samples: Sequence[Samples]
-) -> list[str]:
+def warnings(job: Job, settings: PredictedSettings, request: PredictionRequest, measured: Measurements) -> list[str]:
     """What limits the prediction, a sentence each."""
     found = list(job.warnings)
     if request.costs is not None:
         found.append(f"the network is {request.costs.description}")
     if request.bytes_per_second is not None:
         found.append("no run was measured at this --link: only the link's rate was changed in the measured costs")
-    if request.costs is None and not any(len(run.agreements) for run in samples):
+    if request.costs is None and not any(len(run.agreements) for run in measured.samples):
         found.append(
             "no all-reduce of a few bytes was measured, so Horovod's agreements take no time; measure them with "
             f"`hvscale bench allreduce --min-bytes 8` and add the folder with {OPTION}"
         )
-    crowded = {run.np for run in samples if run.ranks_per_core > 1}
+    crowded = {run.np for run in measured.samples if run.ranks_per_core > 1}
     if crowded and request.cores is None:
         found.append(
             f"ranks shared cores at np {', '.join(map(str, sorted(crowded)))}; the prediction gives each rank its own. "
@@ -354,4 +382,7 @@ def warnings(
             f"the job has {len(job.names)} tensors, more than cache_capacity={settings.horovod.cache_capacity}: "
             "Horovod negotiates the rest one by one, which the model leaves out"
         )
+    if measured.left_out:
+        names = ", ".join(run.path.name for run in measured.left_out)
+        found.append(f"{names}: another library or link than the other measurements; not used for costs")
     return found

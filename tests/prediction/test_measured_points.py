@@ -89,15 +89,15 @@ def test_without_logs_the_throughput_of_one_rank_is_the_base(tmp_path: Path) -> 
 def test_a_study_of_a_replay_gives_replayed_points_in_order(tmp_path: Path) -> None:
     document = prediction()
     document.rows = [row for row in document.rows if row.source == "predicted"]
-    known = len(document.warnings)
+    known, before = len(document.warnings), {row.np for row in document.rows}
     add_measured_rows(document, write_study(tmp_path / "replays", {16: [0.1], 8: [0.1]}, REPLAY))
     add_measured_rows(document, write_study(tmp_path / "curve", {2: [0.1]}, ["python", "train.py"]))
-    assert [(row.source, row.np) for row in document.rows[:4]] == [
-        ("measured", 2),
-        ("replayed", 8),
-        ("replayed", 16),
-        ("predicted", 1),
-    ]
+    sources = {row.np: row.source for row in document.rows}
+    assert len(sources) == len(document.rows)
+    assert (sources[1], sources[2], sources[8], sources[16]) == ("predicted", "measured", "replayed", "replayed")
+    assert list(sources) == sorted(sources)
+    assert {row.np for row in document.predicted_beside} == {2, 8, 16} & before
+    assert {row.source for row in document.predicted_beside} == {"predicted"}
     assert len(document.warnings) == known
 
 
