@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from hvscale.bench.experiments.series import Series, Unavailable
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host, RunFolder
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.tables import TableModel
@@ -70,8 +70,11 @@ class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
 
     @property
     def host(self) -> Host | None:
-        found: Host | None = self.study.document.host
-        return found
+        """Of the study or, where it names none, of its first finished run."""
+        document = self.study.document
+        done = next((run for run in document.runs if run.problem is None), None)
+        found: Host | None = document.host
+        return found if found is not None or done is None else RunFolder(self.path / done.folder).read().host
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         self.study.measure(progress, warn)

@@ -16,7 +16,7 @@ from hvscale.bench.experiments.entries import (
     with_collectives,
 )
 from hvscale.bench.experiments.series import Key, Series, Value
-from hvscale.core.run_folder import Host, RunFolder
+from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import as_columns, estimate
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.studies.comparison.placements import options_of_each
@@ -136,11 +136,6 @@ class CommandMeasurement(InterleavedMeasurement[ComparisonStudy[CommandDocument]
     def __init__(self, study: ComparisonStudy[CommandDocument], labels: dict[str, dict[Key, Value]]) -> None:
         super().__init__(study)
         self.labels = labels
-
-    @property
-    def host(self) -> Host | None:
-        done = next((run for run in self.study.document.runs if run.problem is None), None)
-        return RunFolder(self.path / done.folder).read().host if done is not None else None
 
     def series(self) -> list[Series]:
         document = self.study.document

@@ -14,7 +14,7 @@ from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, Lau
 from hvscale.bench.experiments.entries.command import JOB, THROUGHPUT, message_seconds
 from hvscale.bench.experiments.series import CACHE_HITS, EFFICIENCY, Key, Series, Unavailable, Unit, Value
 from hvscale.core.errors import RequestError, UntrustedError
-from hvscale.core.run_folder import Host, RunFolder
+from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import as_columns, estimate, student
 from hvscale.core.suggest import suggest_name
 from hvscale.core.units import human_bytes, human_interval, human_number, human_range, human_seconds
@@ -299,11 +299,6 @@ class SettingsMeasurement(InterleavedMeasurement[SettingsStudy]):
     def __init__(self, study: SettingsStudy, program: str, device: str) -> None:
         super().__init__(study)
         self.program, self.device = program, device
-
-    @property
-    def host(self) -> Host | None:
-        done = next((run for run in self.study.document.runs if run.problem is None), None)
-        return RunFolder(self.path / done.folder).read().host if done is not None else None
 
     def series(self) -> list[Series]:
         document = self.study.document
