@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 
+from hvscale.core.run_folder import RunFolder
 from tests.conftest import Run
 
 TRAIN = """
@@ -136,10 +137,8 @@ def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Pa
     [profile] = settings["profiles"]
     assert Path(profile["run_before"]).name == "host-mpi-np-2-repeat-2"
     assert Path(profile["run_after"]).name == "host-mpi-opt-np-2-repeat-2"
-    ring = json.loads((folder / "measured/host-mpi-opt-np-2-repeat-1/run.json").read_text())
-    assert "OMPI_MCA_coll_tuned_allreduce_algorithm=4" in [
-        f"{name}={value}" for name, value in ring["env_asked"].items()
-    ]
+    ring = RunFolder(folder / "measured/host-mpi-opt-np-2-repeat-1").read()
+    assert ring.env_asked["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "4"
 
     predicted = json.loads((folder / "predicted/bench-predict.json").read_text())
     words = predicted["commands"]["mpi"]
