@@ -75,7 +75,8 @@ class MeasuredRun(NamedTuple):
 def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> PredictionDocument:
     """Predict the first run that recorded gradients, with costs from all runs.
 
-    Raises RequestError when no run recorded gradients, or a needed cost was never measured.
+    Without such a run, the messages of the first run stand for its gradients. Raises RequestError
+    when it has none either, or a needed cost was never measured.
     """
     recorded = first_recorded(runs)
     job = read_job(recorded)

@@ -10,8 +10,9 @@ from hvscale.core.units import MIB
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES
 from hvscale.prediction.model.samples import algorithm_name
+from hvscale.profiling.analyze.grouping import SIZE, UNITS
 
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+MOST_BYTES = 1 << 50
 MOST_CYCLE_MS = 60_000.0
 KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity", "allreduce_algorithm")
 
@@ -77,7 +78,7 @@ def _apply(settings: PredictedSettings, knob: str, text: str, request: str) -> P
 
 def milliseconds(text: str, request: str) -> float:
     try:
-        found = float(text)
+        found = float(text.lower().removesuffix("ms"))
     except ValueError:
         found = -1.0
     if not 0 <= found <= MOST_CYCLE_MS:
@@ -93,9 +94,8 @@ def whole(text: str, request: str, most: int) -> int:
 
 
 def size(text: str, request: str) -> int:
-    unit = text.lower().removesuffix("b").removesuffix("i")[-1:]
-    digits = text.lower().removesuffix("b").removesuffix("i").removesuffix(unit if unit in "kmg" else "")
-    found = read_whole(digits, 0, 2**40)
-    if found is None:
+    match = SIZE.fullmatch(text.strip())
+    found = int(match[1]) * UNITS[match[2].upper()] if match else MOST_BYTES + 1
+    if found > MOST_BYTES:
         raise RequestError(f"--set {request}: give bytes, such as fusion_threshold={16 * MIB} or 16M")
-    return found * UNITS[unit if unit and unit in "kmg" else ""]
+    return found

@@ -18,8 +18,8 @@ from hvscale.prediction.model.samples import Samples
 from hvscale.prediction.tuning.plan import warnings
 from hvscale.prediction.tuning.search import (
     NEAR_BEST,
-    Costs,
     Model,
+    SamplesByKnobs,
     Settings,
     distinct,
     grid,
@@ -39,14 +39,14 @@ RING = (("allreduce_algorithm", "ring"),)
 RECORDED_SETTINGS = Settings(HorovodSettings())
 
 
-def costs(**start_seconds: float) -> Costs:
-    """Costs of measured runs: seconds before each message, by algorithm ("own": the library's)."""
+def costs(**start_seconds: float) -> SamplesByKnobs:
+    """Samples of runs: seconds before each message, by algorithm ("own": the library's)."""
     found: dict[tuple[tuple[str, str], ...], list[Samples]] = {}
     for name, seconds in start_seconds.items():
         law = Formula("ring", seconds, 1e-10, 1e-9, 0.0)
         runs = [samples(law, np_, rate=None, algorithm=None if name == "own" else name) for np_ in (2, 3, 4)]
         found[() if name == "own" else (("allreduce_algorithm", name),)] = runs
-    return Costs(found, [], None, None)
+    return SamplesByKnobs(found, [], None, None)
 
 
 def burst_of_gradients() -> Job:
@@ -54,7 +54,7 @@ def burst_of_gradients() -> Job:
     return make_job(np.full((2, 3, 40), 0.02), [200 * KIB] * 40)
 
 
-def found(job: Job, of: Costs, np_: int = 8) -> list[tuple[Settings, float]]:
+def found(job: Job, of: SamplesByKnobs, np_: int = 8) -> list[tuple[Settings, float]]:
     model = Model(job, of, np_, None)
     return search(model, grid(job, RECORDED_SETTINGS, of, {}))[1]
 
@@ -214,7 +214,7 @@ def test_without_measured_runs_the_command_that_measures_is_named() -> None:
 @pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])
 def test_replays_with_more_ranks_on_a_node_than_were_measured_are_warned_of(nodes: int | None, count: int) -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
-    of = Costs({(): [run]}, [(RunFolder(Path("replay")), run)], None, None)
+    of = SamplesByKnobs({(): [run]}, [(RunFolder(Path("replay")), run)], None, None)
     options = LaunchOptions.of(np=4, placement="netns", nodes=nodes)
     assert len(warnings(options, of, 0.02)) == count
     assert len(warnings(options, of, 0.2)) == count + 1

@@ -35,7 +35,7 @@ FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.25])
 # Messages of a step are slow or fast together: a run counts as this many independent ones.
 INDEPENDENT = 10
-# Of crowding, where few ranks per core do not show it: fitted to 8 to 32 ranks on two cores
+# Of crowding, where few ranks per core do not show it: chosen for 8 to 32 ranks on two cores
 # (benchmarks/prediction_accuracy.py).
 EXPONENT, EXPONENT_DEVIATION = 1.75, 0.25
 EXPONENT_LIMIT = 2.5
@@ -44,7 +44,7 @@ REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
 
-class Path(NamedTuple):
+class SentPerRank(NamedTuple):
     """What a rank sends one after the other.
 
     `bytes` of all messages, and `largest` of one, per byte of the result.
@@ -55,20 +55,20 @@ class Path(NamedTuple):
     largest: float
 
 
-def ring(np_: int) -> Path:
-    return Path(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
+def ring(np_: int) -> SentPerRank:
+    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
 
 
-def halving_and_doubling(np_: int) -> Path:
-    return Path(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_, 1 / 2)
+def halving_and_doubling(np_: int) -> SentPerRank:
+    return SentPerRank(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_, 1 / 2)
 
 
-def recursive_doubling(np_: int) -> Path:
-    return Path(ceil(log2(np_)), ceil(log2(np_)), 1)
+def recursive_doubling(np_: int) -> SentPerRank:
+    return SentPerRank(ceil(log2(np_)), ceil(log2(np_)), 1)
 
 
 # Where several fit alike, the first is taken: libraries choose it for the messages that matter.
-ALGORITHMS: Mapping[str, Callable[[int], Path]] = {
+ALGORITHMS: Mapping[str, Callable[[int], SentPerRank]] = {
     "halving and doubling": halving_and_doubling,
     "ring": ring,
     "recursive doubling": recursive_doubling,
@@ -212,7 +212,7 @@ def _burst_left(run: Samples, burst: Burst | None) -> Floats | float:
     return np.minimum(run.idle_seconds * burst.bytes_per_second, burst.bytes)
 
 
-class Fit(NamedTuple):
+class FittedFormula(NamedTuple):
     """A fitted formula, the covariance of its parameters, and its error."""
 
     formula: Formula
@@ -227,7 +227,7 @@ def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> For
     return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
 
 
-def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors) -> Fit:
+def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors) -> FittedFormula:
     """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
     weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
     rate = 1 / burst.bytes_per_second if burst else 0.0
@@ -259,7 +259,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     data = slice(len(prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
-    return Fit(_formula(algorithm, best.x, rate), np.linalg.pinv(information), float(best.cost))
+    return FittedFormula(_formula(algorithm, best.x, rate), np.linalg.pinv(information), float(best.cost))
 
 
 class Handling(NamedTuple):

@@ -12,8 +12,8 @@ from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.tuning.search import (
     HOROVOD_KNOBS,
-    Costs,
     Model,
+    SamplesByKnobs,
     SearchPoint,
     Settings,
     grid,
@@ -99,7 +99,7 @@ def plan_proof(
     )
 
 
-def warnings(options: LaunchOptions, costs: Costs, error: float) -> list[str]:
+def warnings(options: LaunchOptions, costs: SamplesByKnobs, error: float) -> list[str]:
     """What limits the prediction, a sentence each."""
     found = []
     if error > MOST_ERROR:
@@ -136,7 +136,7 @@ def words(options: LaunchOptions) -> list[str]:
     return ["-np", str(options.np), *(word for part in given if part not in left_out for word in part)]
 
 
-def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: Costs) -> Settings:
+def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: SamplesByKnobs) -> Settings:
     """The recorded settings, with the fixed ones.
 
     The library's knobs are those of the recording where they were measured, else its own choice.

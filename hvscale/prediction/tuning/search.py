@@ -84,7 +84,7 @@ class SearchPoint(BaseModel):
 
 
 @dataclass(frozen=True)
-class Costs:
+class SamplesByKnobs:
     """Samples by the library's knobs that they were measured with, and where they were measured.
 
     `runs`: their run folders. `bytes_per_second`: of the nodes' links in the prediction, None as
@@ -120,7 +120,9 @@ class Costs:
         return sorted({run.np for runs in self.samples.values() for run in runs})
 
 
-def measured_costs(runs: Sequence[RunFolder], flavour: str, bytes_per_second: float | None, measure: str) -> Costs:
+def measured_costs(
+    runs: Sequence[RunFolder], flavour: str, bytes_per_second: float | None, measure: str
+) -> SamplesByKnobs:
     """The all-reduces of the runs that were profiled on this flavour and link.
 
     `bytes_per_second`: of the nodes' links, None for no limit. `measure`: the command that measures
@@ -146,7 +148,7 @@ def measured_costs(runs: Sequence[RunFolder], flavour: str, bytes_per_second: fl
     by_knobs: dict[tuple[tuple[str, str], ...], list[Samples]] = {}
     for run, one in used:
         by_knobs.setdefault(knobs_of(run), []).append(one)
-    return Costs(by_knobs, used, None if same else bytes_per_second, shared_cores([one for _, one in used]))
+    return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second, shared_cores([one for _, one in used]))
 
 
 def knobs_of(run: RunFolder) -> tuple[tuple[str, str], ...]:
@@ -156,7 +158,7 @@ def knobs_of(run: RunFolder) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((knob, text) for knob, _, text in pairs if knob not in HOROVOD_KNOBS))
 
 
-def grid(job: Job, recorded: Settings, costs: Costs, fixed: Mapping[str, str]) -> list[Settings]:
+def grid(job: Job, recorded: Settings, costs: SamplesByKnobs, fixed: Mapping[str, str]) -> list[Settings]:
     """Every setting to search, the recorded ones included.
 
     A threshold above the sum of all gradients is as good as any other: one of them is kept.
@@ -191,7 +193,7 @@ def matches(knobs: tuple[tuple[str, str], ...], fixed: Mapping[str, str]) -> boo
 class Model:
     """The model of one job on one number of ranks."""
 
-    def __init__(self, job: Job, costs: Costs, np_: int, cores: int | None) -> None:
+    def __init__(self, job: Job, costs: SamplesByKnobs, np_: int, cores: int | None) -> None:
         self.job, self.np = job, np_
         self.costs = {library: costs.fit(library, cores) for library in costs.samples}
 
@@ -261,7 +263,7 @@ def predicted_gain(simulation: Simulation, baseline: Simulation) -> Estimate:
     return Estimate(mean=float(ratios.mean()), low=float(low), high=float(high))
 
 
-def model_error(job: Job, recorded: Settings, costs: Costs) -> float:
+def model_error(job: Job, recorded: Settings, costs: SamplesByKnobs) -> float:
     """The largest error when each measured np is predicted from the others; at least 2 %."""
     samples = costs.samples[recorded.library]
     measured = [
