@@ -1,6 +1,7 @@
 """The study of `hvscale tune-collectives`: measures collectives, decides, and writes the table."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -137,7 +138,8 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
     def unconfirmed(self) -> list[tuple[TuningJob, dict[int, list[AlgorithmChoice]]]]:
         """Jobs for the table's choices that only one start has measured, with the choices by size.
 
-        Each size also gets the library's own choice.
+        Each size also gets the library's own choice. A case that has had all its rounds, here or in
+        an earlier call, gets no further job.
         """
         decision = self.document.decision
         if decision is None:
@@ -148,9 +150,16 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
             for point in self.document.measurements.points
             if point.eager_limit_bytes == limit
         }
+        rounds = Counter(
+            (job.np, job.operation)
+            for job in self.document.jobs
+            if job.confirmation and job.finished and job.eager_limit_bytes == limit
+        )
         found: dict[CollectiveCase, dict[int, list[AlgorithmChoice]]] = {}
         for row in decision.rows:
             case = CollectiveCase(row.operation, row.np, row.ranks_per_node)
+            if rounds[row.np, row.operation] >= MAX_CONFIRMATION_ROUNDS:
+                continue
             if row.choice != LIBRARY and starts[case, row.bytes, row.choice] == 1:
                 found.setdefault(case, {})[row.bytes] = [LIBRARY, row.choice]
         return [(self.job(case.np, case.operation, limit, confirmation=True), sizes) for case, sizes in found.items()]

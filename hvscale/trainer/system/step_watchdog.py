@@ -27,10 +27,14 @@ class StepWatchdog(Hook):
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
-        threading.Thread(target=self._watch, name="hvscale-watchdog", daemon=True).start()
+        self.thread = threading.Thread(target=self._watch, name="hvscale-watchdog", daemon=True)
+        self.thread.start()
 
     def on_end(self) -> None:
         self.ended.set()
+        # A thread that ended last would free the model, and PyTorch aborts if the interpreter ends
+        # meanwhile. The limit is for a thread that cannot write its stacks.
+        self.thread.join(STACK_DUMP_SECONDS)
 
     def _watch(self) -> None:
         poll_seconds = min(1.0, self.timeout_seconds * POLL_FRACTION)
