@@ -38,7 +38,7 @@ from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
-from hvscale.prediction.predict import FIRST_STEPS, PredictionRequest, predict
+from hvscale.prediction.predict import SETUP_STEPS, PredictionRequest, predict
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.profiling.analyze.steps import read_step_log
 
@@ -95,19 +95,20 @@ FUSION_AND_CYCLE = [(1, 5), (1, 1), (16, 5), (16, 1), (128, 1)]
 SAMPLE = [
     Cell("edsr-baseline", "1gbit"),
     Cell("edsr-baseline", "100mbit"),
-    Cell("edsr-baseline", "1gbit", "ring"),
     Cell("edsr-baseline", "100mbit", "ring"),
     Cell("edsr-baseline", SHARED_MEMORY),
     Cell("resnet50", "1gbit"),
-    *(Cell("edsr-baseline", "100mbit", fusion_mib=fusion, cycle_ms=cycle) for fusion, cycle in FUSION_AND_CYCLE),
-    Cell("edsr-baseline", "1gbit", cycle_ms=1),
+    Cell("edsr-baseline", "1gbit", mpi="mpich"),
+    Cell("edsr-baseline", "1gbit", mpi="gloo"),
+    Cell("vgg16", SHARED_MEMORY),
+    Cell("edsr", "1gbit", "ring", fusion_mib=16),
+    Cell("edsr-baseline", "1gbit", "ring"),
     Cell("resnet50", "1gbit", "ring"),
     Cell("edsr-baseline", SHARED_MEMORY, "ring"),
+    *(Cell("edsr-baseline", "100mbit", fusion_mib=fusion, cycle_ms=cycle) for fusion, cycle in FUSION_AND_CYCLE),
+    Cell("edsr-baseline", "1gbit", cycle_ms=1),
     Cell("resnet50", "1gbit", fusion_mib=16),
-    Cell("edsr", "1gbit", "ring", fusion_mib=16),
-    Cell("edsr-baseline", "1gbit", mpi="mpich"),
     Cell("resnet50", SHARED_MEMORY, fusion_mib=16, cycle_ms=1),
-    Cell("vgg16", SHARED_MEMORY),
     Cell("edsr-baseline", "100mbit", "ring", cycle_ms=1),
     Cell("edsr", SHARED_MEMORY, mpi="mpich"),
 ]
@@ -259,7 +260,7 @@ def held_out_row(
     far: float,
 ) -> HeldOut:
     seconds, samples = step_seconds(run), all_samples(run)
-    steps = len(seconds) + FIRST_STEPS
+    steps = len(seconds) + SETUP_STEPS
     mean = float(seconds.mean())
     drawn = np.random.default_rng(0).integers(len(seconds), size=(4000, len(seconds)))
     low, high = (float(one) for one in np.quantile(seconds[drawn].mean(axis=1), [0.05, 0.95]))
@@ -293,9 +294,9 @@ def held_out_row(
 def step_seconds(run: RunFolder) -> Floats:
     """The steps of a run but for the first ones, as the prediction counts them."""
     log = read_step_log(run)
-    if log is None or len(log.seconds) <= FIRST_STEPS:
+    if log is None or len(log.seconds) <= SETUP_STEPS:
         raise RequestError(f"{run.path} has no steps")
-    return log.seconds[FIRST_STEPS:]
+    return log.seconds[SETUP_STEPS:]
 
 
 def all_samples(run: RunFolder) -> Samples:

@@ -24,6 +24,8 @@ class Loss(BaseModel):
     """Messages that no computation hides."""
     copies: float
     """Tensors are copied into the fusion buffer and out of it, and nothing hides it."""
+    slowed_computing: float = 0.0
+    """The average rank computes longer while messages move."""
 
 
 class MessageSizes(BaseModel):
@@ -112,6 +114,8 @@ class PredictionDocument(VersionedDocument):
     """Where the times of messages come from, in words."""
     compute_seconds: float
     """The step of a rank alone that never waits: the mean over ranks and steps."""
+    lost_speed: float | None = None
+    """What share of its speed computing loses while a message moves; None if not measured."""
     gradient_bytes: int
     confidence: float = CONFIDENCE
     warnings: list[str] = []

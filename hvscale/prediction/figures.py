@@ -29,7 +29,7 @@ from hvscale.report.figures import (
 
 POINTS: dict[Source, tuple[str, str]] = {"measured": (BLUE, "circle"), "replayed": (GREEN, "diamond")}
 CURVES: dict[Source, str] = {"predicted": ORANGE, "documented": PINK}
-LOSS_COLOURS = dict(zip(LOSS_NAMES, (GREY, YELLOW, BLUE, PINK), strict=True))
+LOSS_COLOURS = dict(zip(LOSS_NAMES, (GREY, YELLOW, BLUE, PINK, GREEN), strict=True))
 RECORDED = "recorded"  # the name of a timeline that was measured
 MOST_TICKS = 8  # more overlap on a narrow screen
 MANY_DECADES = 1000  # high / low; on a shorter axis, ticks at powers of ten are too few

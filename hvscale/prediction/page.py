@@ -21,6 +21,7 @@ LOSS_WORDS = {
     "slowest_rank": "waiting for the slowest rank",
     "wire": "moving messages that no computation hides",
     "copies": "copying into and out of the fusion buffer",
+    "slowed_computing": "computing more slowly while messages move",
 }
 CHARTS = {
     "throughput": (

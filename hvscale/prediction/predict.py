@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,8 @@ from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.networks import DocumentedCosts
-from hvscale.prediction.model.samples import Samples, run_samples
+from hvscale.prediction.model.samples import Samples, is_replay, run_samples, undisturbed
+from hvscale.prediction.model.slowed_computing import Computing, measured_computing
 from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.timeline import measured_timeline, predicted_timeline
@@ -34,7 +34,7 @@ from hvscale.profiling.analyze.steps import read_step_log
 
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
-FIRST_STEPS = 1  # of a run, which set up communication
+SETUP_STEPS = 1  # of a run, which set up communication
 MIN_RESIDUAL = 0.04  # two starts with the same settings differed by 2.4 to 5 %
 
 
@@ -87,19 +87,22 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     # Steps count where their messages do: another library or link answers another question.
     measured = [one for run, samples in found.profiled if (one := measured_run(run, job, samples)) is not None]
     costs: Costs = request.costs or measured_costs(found.samples, request)
+    trained = [run for run in runs if run is not recorded and not is_replay(run.read())]
+    computing = measured_computing(job, recorded, trained)
     algorithm = costs.formula.algorithm if isinstance(costs, MeasuredCosts) else None
     document = PredictionDocument(
         runs=[str(run.path) for run in runs],
         measured_np=sorted({run.np for run in found.samples}),
         settings=settings.described(),
         network=costs.description,
-        compute_seconds=job.compute_seconds,
+        compute_seconds=computing.alone.compute_seconds,
+        lost_speed=computing.lost_speed,
         gradient_bytes=int(job.bytes.sum()),
-        checks=leave_one_out(job, found.samples, measured, algorithm) if algorithm is not None else [],
-        timelines=timelines(job, settings, costs, [run for run, _ in found.profiled], request),
+        checks=leave_one_out(computing, found.samples, measured, algorithm) if algorithm is not None else [],
+        timelines=timelines(computing, settings, costs, [run for run, _ in found.profiled], request),
         warnings=warnings(job, settings, request, found),
     )
-    add_rows(document, job, settings, costs, request, measured)
+    add_rows(document, computing, settings, costs, request, measured)
     return document
 
 
@@ -130,13 +133,13 @@ def measurements(
     samples = [one for _, one in profiled]
     samples += with_algorithm(tables, samples, settings.algorithm)
     if request.costs is None:
-        samples = matching_samples(samples, settings, request)
+        samples = undisturbed(matching_samples(samples, settings, request))
     return Measurements(profiled, samples, left_out)
 
 
 def add_rows(
     document: PredictionDocument,
-    job: Job,
+    computing: Computing,
     settings: PredictedSettings,
     costs: Costs,
     request: PredictionRequest,
@@ -144,14 +147,16 @@ def add_rows(
 ) -> None:
     """Add a row for each requested and each measured np."""
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
-    largest = max(costs.largest_np, job.recorded_np) if request.costs is None else 0
+    largest = max(costs.largest_np, computing.recorded.recorded_np) if request.costs is None else 0
     own = {run.np: run for run in measured if request.as_measured and answers(run, settings)}
     for np_ in sorted({*request.np, *own}):
+        job = computing.at(settings.horovod, costs, np_)
         simulation = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
-        row = predicted_row(job, simulation, np_, residual, largest)
+        slowed = job.compute_seconds - computing.alone.compute_seconds
+        row = predicted_row(computing.alone, simulation, np_, residual, largest, slowed)
         if np_ in own:
             document.predicted_beside.append(row)
-            row = with_measured(row, job, own[np_])
+            row = with_measured(row, computing.alone, own[np_])
         document.rows.append(row)
 
 
@@ -177,12 +182,12 @@ def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
 def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | None:
     """The steps that a run wrote, and what it was measured with; None without any."""
     record, log = run.read(), read_step_log(run)
-    if log is None or len(log.seconds) <= FIRST_STEPS:
+    if log is None or len(log.seconds) <= SETUP_STEPS:
         return None
     return MeasuredRun(
         record.np,
-        np.asarray(log.seconds[FIRST_STEPS:], np.float64),
-        is_replay(run),
+        np.asarray(log.seconds[SETUP_STEPS:], np.float64),
+        is_replay(run.read()),
         recorded_settings({**job.settings, **record.env_asked}),
         samples.algorithm,
     )
@@ -191,11 +196,6 @@ def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | No
 def answers(run: MeasuredRun, settings: PredictedSettings) -> bool:
     """Whether a run was measured with the settings to predict."""
     return run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
-
-
-def is_replay(run: RunFolder) -> bool:
-    """Whether a run is one of `hvscale replay`."""
-    return [Path(word).name for word in run.read().command[:2]] == ["hvscale", "replay"]
 
 
 def matching_samples(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> list[Samples]:
@@ -238,21 +238,34 @@ def perturbed(costs: Costs) -> Costs:
     return costs.perturbed(CHAINS) if isinstance(costs, MeasuredCosts | DocumentedCosts) else costs
 
 
-def leave_one_out(job: Job, samples: list[Samples], measured: list[MeasuredRun], algorithm: str) -> list[Check]:
+def leave_one_out(
+    computing: Computing, samples: list[Samples], measured: list[MeasuredRun], algorithm: str
+) -> list[Check]:
     """Predict each measured np from the others, with the algorithm that fits all of them."""
     checks: list[Check] = []
+    known = {(one.np, one.algorithm) for one in samples}
     for run in measured:
         others = [one for one in samples if one.np != run.np and len(one.bytes)]
-        if not others or run.np not in {one.np for one in samples}:
+        # A training is checked even if only replays say what messages cost.
+        is_known = (run.np, run.algorithm) in known if run.is_replay else run.algorithm in {name for _, name in known}
+        if not others or not is_known:
             continue
         costs = fit_costs(others, shared_cores(samples), algorithm)
-        replayed = job.replayed(run.np, len(run.seconds) + FIRST_STEPS) if run.is_replay else job
-        simulation = simulate(replayed, run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS)
+        simulation = simulate(
+            computed(computing, run, costs), run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS
+        )
         predicted, real = float(simulation.step.mean()), float(run.seconds.mean())
         checks.append(
             Check(np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1))
         )
     return checks
+
+
+def computed(computing: Computing, run: MeasuredRun, costs: Costs) -> Job:
+    """What the ranks of a measured run compute: a replay takes the times that were recorded."""
+    if run.is_replay:
+        return computing.recorded.replayed(run.np, len(run.seconds) + SETUP_STEPS)
+    return computing.at(run.horovod, costs, run.np)
 
 
 def shared_cores(samples: Sequence[Samples]) -> int | None:
@@ -261,8 +274,13 @@ def shared_cores(samples: Sequence[Samples]) -> int | None:
     return round(crowded[0].np / crowded[0].ranks_per_core) if crowded else None
 
 
-def predicted_row(job: Job, simulation: Simulation, np_: int, residual: float, largest: int) -> PredictedRow:
-    """A row with intervals over the simulated jobs, widened by the model's error."""
+def predicted_row(
+    job: Job, simulation: Simulation, np_: int, residual: float, largest: int, slowed_seconds: float = 0.0
+) -> PredictedRow:
+    """A row with intervals over the simulated jobs, widened by the model's error.
+
+    `job`: as it computes without messages. `slowed_seconds`: how much longer its messages make it.
+    """
     extrapolation = max(1.0, np_ / largest) if largest else 1.0
     spread = residual * np.sqrt(1 + np.log2(extrapolation))
     noise = np.exp(np.random.default_rng(1).standard_normal(len(simulation.step)) * spread)
@@ -272,6 +290,7 @@ def predicted_row(job: Job, simulation: Simulation, np_: int, residual: float, l
     low, high = (float(limit) for limit in np.quantile(steps * noise, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     compute = job.compute_seconds
     exposed = float((simulation.step - simulation.compute).mean())
+    slowest = float((simulation.compute + simulation.slowest_rank).mean()) - compute - slowed_seconds
     source: Source = "predicted" if largest else "documented"
     return PredictedRow(
         np=np_,
@@ -283,9 +302,10 @@ def predicted_row(job: Job, simulation: Simulation, np_: int, residual: float, l
         exposed_seconds_high=exposed + high - step,
         loss=Loss(
             agreement=float(simulation.agreement.mean()),
-            slowest_rank=float(max(0.0, (simulation.compute + simulation.slowest_rank).mean() - compute)),
+            slowest_rank=max(0.0, slowest),
             wire=float(simulation.wire.mean()),
             copies=float(simulation.copies.mean()),
+            slowed_computing=slowed_seconds,
         ),
         messages=message_sizes(simulation),
     )
@@ -346,16 +366,21 @@ def message_sizes(simulation: Simulation) -> list[MessageSizes]:
 
 
 def timelines(
-    job: Job, settings: PredictedSettings, costs: Costs, runs: Sequence[RunFolder], request: PredictionRequest
+    computing: Computing,
+    settings: PredictedSettings,
+    costs: Costs,
+    runs: Sequence[RunFolder],
+    request: PredictionRequest,
 ) -> list[StepTimeline]:
     """A recorded step and a predicted one, on the same number of ranks."""
     found: list[StepTimeline] = []
     for run in runs if request.as_measured else ():
-        one = measured_timeline(run, "replayed" if is_replay(run) else "measured")
+        one = measured_timeline(run, "replayed" if is_replay(run.read()) else "measured")
         if one is not None and one.messages:
             found.append(one)
             break
-    np_ = found[0].np if found else max(2, job.recorded_np)
+    np_ = found[0].np if found else max(2, computing.recorded.recorded_np)
+    job = computing.at(settings.horovod, costs, np_)
     simulation = simulate(job, settings.horovod, costs, np_, chains=1, steps=1)
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]
 

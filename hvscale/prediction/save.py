@@ -51,6 +51,7 @@ class CsvRow(PredictedRow):
     slowest_rank_seconds: float | None = None
     wire_seconds: float | None = None
     copies_seconds: float | None = None
+    slowed_computing_seconds: float | None = None
 
     @classmethod
     def of(cls, row: PredictedRow) -> "CsvRow":

@@ -13,6 +13,7 @@ LOSS_NAMES: dict[str, str] = {
     "slowest_rank": "slowest rank",
     "wire": "wire",
     "copies": "copies",
+    "slowed_computing": "slowed",
 }
 EXTRAPOLATED = "extrapolated"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -94,9 +95,15 @@ def why_table(document: PredictionDocument) -> TableModel:
         caption=[
             "agreement: on which gradients are ready; slowest rank: waiting for it",
             "wire: moving messages; copies: to and from the fusion buffer",
-            "communication that computation hides is not lost",
+            _slowed(document.lost_speed),
         ],
     )
+
+
+def _slowed(lost_speed: float | None) -> str:
+    if lost_speed is None:
+        return "slowed: computing while messages move; not measured"
+    return f"slowed: computing while messages move loses {lost_speed:.0%} of its speed"
 
 
 def _shares(shares: StepShares) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import tempfile
 import zlib
+from array import array
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.prediction.model.job import computation
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
-from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC, Step
+from hvscale.profiling.record.rank_side.gradient_recorder import CUDA, FRAME, MAGIC, NOT_ON_GPU, VERSION, Step
 from hvscale.profiling.record.rank_side.gradient_recorder import STEP as HEAD
 
 NS = 1_000_000
@@ -24,7 +26,7 @@ def frame(kind: bytes, payload: bytes) -> bytes:
 
 
 def header(**changes: object) -> bytes:
-    words = {"version": 1, "rank": 0, "size": 2, "local_size": 2, "horovod": "0.28.1", "torch": None, **changes}
+    words = {"version": VERSION, "rank": 0, "size": 2, "local_size": 2, "horovod": "0.28.1", "torch": None, **changes}
     return frame(b"HEAD", MAGIC + json.dumps(words).encode())
 
 
@@ -45,6 +47,11 @@ def step(number: int, tensors: list[int], start: int = 0) -> bytes:
     made.blocked.append(2 * NS)
     payload = HEAD.pack(number, start, start + 200 * NS, len(tensors), 1) + made.columns()
     return frame(b"STEP", payload)
+
+
+def on_gpu(number: int, ready_ms: list[int | None], after_ms: int = 5) -> bytes:
+    times = array("Q", (NOT_ON_GPU if one is None else NS * one for one in ready_ms))
+    return frame(b"CUDA", CUDA.pack(number, NS * after_ms, len(ready_ms)) + times.tobytes())
 
 
 FRAMES = [header(), tensor("a"), tensor("b", 9), *(step(number, [0, 1], 1000 * NS * number) for number in range(5))]
@@ -101,16 +108,42 @@ def test_a_damaged_byte_loses_only_the_steps_from_there_on(position: int, change
     assert found.warning is not None
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"STEP", b"TNSR", b"HEAD", b"????"]))
+@given(st.binary(max_size=200), st.sampled_from([b"STEP", b"TNSR", b"HEAD", b"CUDA", b"????"]))
 def test_a_frame_of_arbitrary_content_keeps_the_steps_before_it(payload: bytes, kind: bytes) -> None:
     """The checksum of the frame is correct, its content is arbitrary."""
     found = read(WHOLE + frame(kind, payload))
     assert len(found.steps) == 5
 
 
+def test_times_on_the_gpu_replace_the_host_s_if_all_ranks_have_them(tmp_path: Path) -> None:
+    times = b"".join(on_gpu(number, [30 + number, 40]) for number in range(5))
+    ranks = [header(rank=rank) + WHOLE[len(FRAMES[0]) :] + times for rank in range(2)]
+    ready, after = computation(read_job_gradients(job(tmp_path, *ranks)))
+    # The first step is excluded.
+    assert ready[0].tolist() == ready[1].tolist() == [[0.03 + 0.001 * number, 0.04] for number in range(1, 5)]
+    assert (after == 0.005).all()
+
+
+@pytest.mark.parametrize("other", [b"", on_gpu(1, [30, 40]), b"".join(on_gpu(one, [30, None]) for one in range(5))])
+def test_incomplete_times_on_the_gpu_are_not_used(tmp_path: Path, other: bytes) -> None:
+    times = b"".join(on_gpu(number, [30, 40]) for number in range(5))
+    ranks = [header(rank=rank) + WHOLE[len(FRAMES[0]) :] + one for rank, one in enumerate((times, other))]
+    ready, _ = computation(read_job_gradients(job(tmp_path, *ranks)))
+    assert ready.shape == (2, 4, 2)
+    assert (ready == [0.001, 0.002]).all()
+
+
+@pytest.mark.parametrize("damaged", [on_gpu(9, [1, 2]), on_gpu(1, [1]), on_gpu(1, [2**43, 1]), frame(b"CUDA", b"")])
+def test_times_on_the_gpu_that_fit_no_step_end_the_file(damaged: bytes) -> None:
+    found = read(WHOLE + on_gpu(0, [1, 2]) + damaged)
+    assert found.steps[0].on_gpu is not None
+    assert found.warning is not None
+    assert len(found.steps) == 5
+
+
 def test_another_format_version_is_rejected() -> None:
-    with pytest.raises(RequestError, match="has format version 2, and this hvscale reads version 1"):
-        read(header(version=2))
+    with pytest.raises(RequestError, match="has format version 3, and this hvscale reads versions up to 2"):
+        read(header(version=3))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 500, frame(b"HEAD", MAGIC + b"{}"), header(size=0), header(rank=-1)])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
@@ -93,6 +94,26 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
             assert (step.positions.tolist(), step.handles.tolist()) == ([4], [4])
             assert step.begins[0] >= step.enqueued.max()
             assert step.ends[0] <= step.seconds
+
+
+def test_a_wait_after_the_last_step_is_not_part_of_it(record: Callable[..., JobGradients]) -> None:
+    """Rank 1 waits for rank 0, which does something else first."""
+    found = record(TRAINING % "" + "time.sleep(2 * (hvd.rank() == 0))\nhvd.broadcast_object(1, 0)\n")
+    assert (found.blocked < found.seconds).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
+def test_gradients_on_a_gpu_have_its_times_beside_the_host_s(record: Callable[..., JobGradients]) -> None:
+    """The GPU computes each step for 50 ms, and the host enqueues it long before that."""
+    program = (TRAINING % "").replace("time.sleep(0.02)", "torch.cuda._sleep(10**8)")
+    program = program.replace("model = torch.nn.Sequential(", "model = torch.nn.Sequential(*[").replace(
+        "Linear(3, 2))", "Linear(3, 2)]).cuda()"
+    )
+    found = record(program.replace("torch.ones(5, 4)", "torch.ones(5, 4, device='cuda')"))
+    assert found.on_gpu is not None
+    ready, after = found.on_gpu
+    assert (ready.min(axis=2) > 0.02).all()
+    assert (after < 0.02).all()
 
 
 def test_optimizer_groups_are_recorded(record: Callable[..., JobGradients]) -> None:

@@ -35,8 +35,8 @@ class Costs(Protocol):
     def burst(self) -> Burst | None:
         """What each node's link lets pass at once; None for links of constant speed."""
 
-    def message_seconds(self, bytes: Floats, np: int) -> Floats:
-        """All-reduces of so many bytes, of any shape, on a link without burst left."""
+    def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
+        """All-reduces of so many bytes, of any shape; the link lets `burst` of them pass at once."""
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         """The bytes that a node sends over its link in these all-reduces."""

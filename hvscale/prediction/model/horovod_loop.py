@@ -49,6 +49,7 @@ class Simulation:
 
     `step` is the sum of the others. `compute`: the average rank's. `slowest_rank`: what the slowest
     takes longer. `agreement`, `wire` and `copies`: what follows the slowest rank's last tensor.
+    `hidden`: messages that move while ranks compute.
     """
 
     step: Floats
@@ -57,6 +58,7 @@ class Simulation:
     agreement: Floats
     wire: Floats
     copies: Floats
+    hidden: Floats
     traffic: Traffic
     timeline: Timeline
 
@@ -77,7 +79,7 @@ def simulate(
         if number == WARM_UP:
             loop.traffic.clear()
         parts.append(loop.step(computation.draw(chains, generator), generator))
-    step, compute, slowest, wire, copies = np.moveaxis(np.array(parts[WARM_UP:]), 0, 2)
+    step, compute, slowest, wire, copies, hidden = np.moveaxis(np.array(parts[WARM_UP:]), 0, 2)
     sizes = [bytes_ for bytes_, _ in loop.traffic]
     counts = [tensors for _, tensors in loop.traffic]
     return Simulation(
@@ -87,6 +89,7 @@ def simulate(
         agreement=step - compute - slowest - wire - copies,
         wire=wire,
         copies=copies,
+        hidden=hidden,
         traffic=Traffic(np.concatenate([np.empty(0), *sizes]), np.concatenate([np.empty(0, np.int64), *counts])),
         timeline=loop.timeline,
     )
@@ -118,14 +121,24 @@ class Units:
 
 @dataclass
 class Exposed:
-    """What follows the slowest rank's last tensor: (chains,) seconds."""
+    """What of a step's messages follows the slowest rank's last tensor: (chains,) seconds.
+
+    `messages`: all of them, with what precedes that tensor.
+    """
 
     after: Floats
     wire: Floats = field(init=False)
     copies: Floats = field(init=False)
+    messages: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        self.wire, self.copies = np.zeros_like(self.after), np.zeros_like(self.after)
+        self.wire, self.copies, self.messages = (np.zeros_like(self.after) for _ in range(3))
+
+    @property
+    def hidden(self) -> Floats:
+        """The rest of the messages, which computation hides."""
+        hidden: Floats = np.maximum(self.messages - self.wire - self.copies, 0)
+        return hidden
 
     def part(self, start: Floats, end: Floats) -> Floats:
         """How much of each interval is exposed."""
@@ -202,7 +215,7 @@ class Loop:
         self.timeline = Timeline(np.zeros(0), [], [])
 
     def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
-        """Simulate a step; return step, compute, slowest rank, wire and copies: (5, chains)."""
+        """Simulate a step; return the six arrays of Simulation but its agreement: (6, chains)."""
         ready = self.units.ready(drawn.ready)
         last = drawn.ready.max(axis=1)
         self.timeline = Timeline(np.sort(drawn.ready[0]), [], [])
@@ -211,7 +224,7 @@ class Loop:
             self._all_reduce(ready, exposed, end, generator)
         for state in (self.tick, self.link_free):
             state -= end
-        return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies])
+        return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies, exposed.hidden])
 
     def _all_reduce(self, ready: Floats, exposed: Exposed, end: Floats, generator: np.random.Generator) -> None:
         """Run cycles until all tensors are through; `end` becomes the end of the last message."""
@@ -246,6 +259,7 @@ class Loop:
             exposed.copies += np.where(
                 sends, exposed.part(start, start + copies / 2) + exposed.part(done - copies / 2, done), 0
             )
+            exposed.messages += np.where(sends, done - start, 0)
             self.link_free = np.where(sends, done, self.link_free)
             self.traffic.append((size[sends], tensors[sends]))
             if sends[0]:
@@ -270,14 +284,11 @@ class Loop:
             next_ = stop
 
     def _wire(self, size: Floats, start: Floats) -> Floats:
-        seconds = self.costs.message_seconds(size, self.np)
         burst = self.costs.burst
         if burst is None:
-            return seconds
+            return self.costs.message_seconds(size, self.np)
         idle = np.maximum(start - self.link_free, 0)
         left = np.minimum(self.burst + idle * burst.bytes_per_second, burst.bytes)
         saved = np.minimum(left, self.costs.sent_bytes(size, self.np))
         self.burst = np.where(size > 0, left - saved, self.burst)
-        # What the burst lets pass takes no time on the link, but as long as ever elsewhere.
-        floor = seconds - self.costs.sent_bytes(size, self.np) / burst.bytes_per_second
-        return np.maximum(seconds - saved / burst.bytes_per_second, np.maximum(floor, 0))
+        return self.costs.message_seconds(size, self.np, saved)

@@ -88,7 +88,12 @@ def read_job(run: RunFolder) -> Job:
 
 
 def computation(gradients: JobGradients) -> tuple[Seconds, Seconds]:
-    """`ready` and `after` of a job: recorded moments, less the waits before them."""
+    """`ready` and `after` of a job: recorded moments, less the waits before them.
+
+    On a GPU they are the moments when the GPU had computed the gradients: the host runs ahead.
+    """
+    if gradients.on_gpu is not None:
+        return gradients.on_gpu
     ready, after = gradients.enqueued.copy(), gradients.seconds - gradients.blocked
     for row, rank in enumerate(gradients.ranks):
         for column, number in enumerate(gradients.numbers):

@@ -129,7 +129,7 @@ class DocumentedCosts:
     def description(self) -> str:
         return f"documented, not measured: {self.name}"
 
-    def message_seconds(self, bytes: Floats, np: int) -> Floats:
+    def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes, of any shape, each by its fastest algorithm."""
         sizes = numpy.asarray(bytes, float)
         if np == 1:

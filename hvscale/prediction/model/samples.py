@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ class Samples:
     algorithm: str | None
     name: str
     before_seconds: Floats | None = None
+    total_seconds: float = 0.0
+    """Of all messages of the run, of which `seconds` are a sample."""
+    from_training: bool = False
+    """The ranks computed while these messages moved."""
 
 
 def run_samples(run: RunFolder) -> Samples | None:
@@ -87,7 +92,23 @@ def run_samples(run: RunFolder) -> Samples | None:
         agreements=agreements,
         name=run.path.name,
         before_seconds=None if before is None else np.maximum(before[is_data][chosen], 0),
+        total_seconds=float(seconds[is_data].sum()),
+        from_training=not is_replay(record),
     )
+
+
+def is_replay(record: RunRecord) -> bool:
+    """Whether a run is one of `hvscale replay`."""
+    return [Path(word).name for word in record.command[:2]] == ["hvscale", "replay"]
+
+
+def undisturbed(samples: list[Samples]) -> list[Samples]:
+    """Those of replays and benchmarks, if there are any; else all.
+
+    Computation on the same cores slows the messages of a training. Fitted together, the difference
+    would be taken for one of np.
+    """
+    return [one for one in samples if not one.from_training] or samples
 
 
 def place(record: RunRecord) -> dict[str, Any]:

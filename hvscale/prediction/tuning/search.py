@@ -20,7 +20,8 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job
 from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
-from hvscale.prediction.model.samples import Samples, run_samples
+from hvscale.prediction.model.samples import Samples, run_samples, undisturbed
+from hvscale.prediction.model.slowed_computing import Computing
 from hvscale.prediction.predict import (
     CHAINS,
     MIN_RESIDUAL,
@@ -34,7 +35,7 @@ from hvscale.prediction.predict import (
 HOROVOD_KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity")
 FUSION_BYTES = tuple(256 * KIB << number for number in range(11))  # 256 KiB to 256 MiB
 CYCLE_SECONDS = (1e-3, 2e-3, 5e-3, 10e-3, 20e-3)
-FIRST_CHAINS, FIRST_STEPS = 8, 8  # of the first look at every point
+BRIEF_CHAINS, BRIEF_STEPS = 8, 8  # of the first look at every point
 # Points that are simulated longer: the best, and the best that differ clearly.
 REFINED_BEST, REFINED_DISTINCT = 4, 8
 NEAR_BEST = 0.02  # candidates are predicted within this share of the best
@@ -148,6 +149,7 @@ def measured_costs(
     by_knobs: dict[tuple[tuple[str, str], ...], list[Samples]] = {}
     for run, one in used:
         by_knobs.setdefault(knobs_of(run), []).append(one)
+    by_knobs = {knobs: undisturbed(samples) for knobs, samples in by_knobs.items()}
     return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second, shared_cores([one for _, one in used]))
 
 
@@ -213,7 +215,7 @@ def search(model: Model, points: Sequence[Settings]) -> tuple[Points, Points]:
     Those that are simulated longer are the best few, the best of each choice of the library's
     knobs, and the best that differ clearly.
     """
-    first = [(point, model.seconds(point, FIRST_CHAINS, FIRST_STEPS)) for point in points]
+    first = [(point, model.seconds(point, BRIEF_CHAINS, BRIEF_STEPS)) for point in points]
     first.sort(key=lambda pair: pair[1])
     order = [point for point, _ in first]
     by_library = {point.library: point for point in reversed(order)}
@@ -271,5 +273,7 @@ def model_error(job: Job, recorded: Settings, costs: SamplesByKnobs) -> float:
         for run, one in costs.runs
         if knobs_of(run) == recorded.library and (found := measured_run(run, job, one)) is not None
     ]
-    checks = leave_one_out(job, samples, measured, costs.fit(recorded.library, costs.cores).formula.algorithm)
+    checks = leave_one_out(
+        Computing(job), samples, measured, costs.fit(recorded.library, costs.cores).formula.algorithm
+    )
     return max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])

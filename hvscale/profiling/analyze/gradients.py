@@ -54,7 +54,29 @@ class JobGradients:
     @cached_property
     def enqueued(self) -> Seconds:
         """(ranks, steps, tensors): seconds after the step's start, in the order of `tensors`."""
-        return np.array([[self._by_tensor(rank, number) for number in self.numbers] for rank in self.ranks])
+        return np.array(
+            [
+                [self._ordered(rank, rank.steps[number], rank.steps[number].enqueued) for number in self.numbers]
+                for rank in self.ranks
+            ]
+        )
+
+    @cached_property
+    def on_gpu(self) -> tuple[Seconds, Seconds] | None:
+        """When the GPU had computed each tensor, (ranks, steps, tensors), and what follows a wait.
+
+        Seconds after the step's start on the GPU, and (ranks, steps) seconds from the last wait to
+        the step's end. None unless all ranks recorded them for every tensor.
+        """
+        ready, after = [], []
+        for rank in self.ranks:
+            steps = [rank.steps[number] for number in self.numbers]
+            times = [step.on_gpu for step in steps if step.on_gpu is not None and not np.isnan(step.on_gpu.ready).any()]
+            if len(times) < len(steps):
+                return None
+            ready.append([self._ordered(rank, step, one.ready) for step, one in zip(steps, times, strict=True)])
+            after.append([one.after for one in times])
+        return np.array(ready), np.array(after)
 
     @cached_property
     def seconds(self) -> Seconds:
@@ -66,9 +88,10 @@ class JobGradients:
         """(ranks, steps): time inside `synchronize()`."""
         return np.array([[rank.steps[number].blocked.sum() for number in self.numbers] for rank in self.ranks])
 
-    def _by_tensor(self, rank: RankSteps, number: int) -> list[float]:
-        step, described = rank.steps[number], rank.recording.tensors
-        at = dict(zip((described[tensor] for tensor in step.tensors), step.enqueued, strict=True))
+    def _ordered(self, rank: RankSteps, step: GradientStep, moments: Seconds) -> list[float]:
+        """`moments` of a step's enqueues, in the order of `tensors`."""
+        described = rank.recording.tensors
+        at = dict(zip((described[tensor] for tensor in step.tensors), moments, strict=True))
         return [float(at[tensor]) for tensor in self.tensors]
 
 

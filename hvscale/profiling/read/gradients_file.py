@@ -4,9 +4,9 @@ truncated.
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.numbers import MOST_RANKS
-from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC, MOST_BYTES, STEP, VERSION
+from hvscale.profiling.record.rank_side.gradient_recorder import (
+    CUDA,
+    FRAME,
+    MAGIC,
+    MOST_BYTES,
+    NOT_ON_GPU,
+    STEP,
+    VERSION,
+)
 
 Int64 = NDArray[np.int64]
 LARGEST = 2**62
@@ -67,6 +75,20 @@ class GradientStep:
     ends: NDArray[np.float64]
     blocked: NDArray[np.float64]
     """(m,): time inside `synchronize()` between begin and end."""
+    on_gpu: "GpuTimes | None" = None
+    """None for a step without times on the GPU."""
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """The CUDA events of a step, in seconds.
+
+    `ready`: (n,), from the step's start on the GPU until the stream of computation reached each
+    enqueue; NaN for tensors that are not on the GPU. `after`: from the last wait to the step's end.
+    """
+
+    ready: NDArray[np.float64]
+    after: float
 
 
 @dataclass(frozen=True)
@@ -101,20 +123,26 @@ def _read(path: Path, stream: BinaryIO) -> RankGradients:
         header = Header.model_validate_json(payload[len(MAGIC) :])
     except ValidationError as error:
         raise RequestError(f"{path} is damaged: its header does not describe a rank") from error
-    if header.version != VERSION:
+    if header.version > VERSION:  # version 1 has no times on a GPU
         raise RequestError(
-            f"{path} has format version {header.version}, and this hvscale reads version {VERSION}: "
+            f"{path} has format version {header.version}, and this hvscale reads versions up to {VERSION}: "
             "read it with the hvscale that recorded it"
         )
     tensors: list[GradientTensor] = []
-    steps: list[GradientStep] = []
+    steps: dict[int, GradientStep] = {}
     used = stream.tell()
     try:
         for kind, payload in frames:
             if kind == b"TNSR":
                 tensors.append(GradientTensor.model_validate_json(payload))
             elif kind == b"STEP":
-                steps.append(_step(payload, len(tensors)))
+                step = _step(payload, len(tensors))
+                steps[step.number] = step
+            elif kind == b"CUDA":
+                number, times = _gpu_times(payload)
+                if number not in steps or len(steps[number].enqueued) != len(times.ready):
+                    raise ValueError("a step that was not recorded")
+                steps[number] = replace(steps[number], on_gpu=times)
             else:
                 raise ValueError("unknown frame")
             used = stream.tell()
@@ -122,10 +150,10 @@ def _read(path: Path, stream: BinaryIO) -> RankGradients:
         pass  # the steps before the damage are used
     unused = stream.seek(0, 2) - used
     warning = f"{path.name}: its last {unused} bytes are damaged; {len(steps)} steps are used" if unused else None
-    return RankGradients(header, tensors, steps, warning)
+    return RankGradients(header, tensors, list(steps.values()), warning)
 
 
-def _frames(stream: BinaryIO) -> Iterator[tuple[Literal[b"HEAD", b"TNSR", b"STEP"] | bytes, bytes]]:
+def _frames(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
     """Kind and payload of each frame; ends at the first damaged one."""
     while len(head := stream.read(FRAME.size)) == FRAME.size:
         kind, size, check = FRAME.unpack(head)
@@ -135,6 +163,20 @@ def _frames(stream: BinaryIO) -> Iterator[tuple[Literal[b"HEAD", b"TNSR", b"STEP
         if len(payload) < size or zlib.crc32(payload) != check:
             return
         yield kind, payload
+
+
+def _gpu_times(payload: bytes) -> tuple[int, GpuTimes]:
+    """Read a step's times on the GPU, and its number. Raises ValueError when they are damaged."""
+    if len(payload) < CUDA.size:
+        raise ValueError("no times")
+    number, after, count = CUDA.unpack_from(payload)
+    if len(payload) != CUDA.size + count * WIDE.itemsize:
+        raise ValueError("a column of another length")
+    times = np.frombuffer(payload, WIDE, count, CUDA.size)
+    missing = times == NOT_ON_GPU
+    if after > LARGEST or (times[~missing] > LARGEST).any():
+        raise ValueError("a time that no clock shows")
+    return number, GpuTimes(np.where(missing, np.nan, times / 1e9), after / 1e9)
 
 
 def _step(payload: bytes, known_tensors: int) -> GradientStep:

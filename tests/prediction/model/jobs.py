@@ -55,8 +55,8 @@ class SimpleCosts:
     description: str = "a test"
     burst: Burst | None = None
 
-    def message_seconds(self, bytes: Floats, np: int) -> Floats:
-        return self.start_seconds + bytes / self.bytes_per_second
+    def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
+        return self.start_seconds + (bytes - burst) / self.bytes_per_second
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         return bytes

@@ -72,6 +72,15 @@ def test_another_link_changes_the_bytes_alone() -> None:
     assert faster.message_seconds(small, 8)[0] > 0.5 * costs.message_seconds(small, 8)[0]
 
 
+def test_a_link_that_the_ranks_keep_waiting_catches_up() -> None:
+    """The longer of the ranks' and the link's time counts."""
+    slow_start = Formula("ring", 5e-3, 0.0, 1e-6, 0.0)
+    sizes = np.array([1e3, 1e4, 1e5])
+    # On two ranks, two messages and all bytes once.
+    assert slow_start.seconds(sizes, 2, 1).tolist() == pytest.approx([0.01, 0.01, 0.1])
+    assert slow_start.seconds(sizes, 2, 1, burst=5e4).tolist() == pytest.approx([0.01, 0.01, 0.05])
+
+
 def test_draws_of_the_posterior_scatter_around_the_fit() -> None:
     costs = fit_costs([samples(RING, np_) for np_ in (2, 4)], cores=None)
     drawn = costs.perturbed(2000).message_seconds(np.full(2000, 1e6), 64)

@@ -16,19 +16,51 @@ import threading
 import time
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
 MAGIC = b"hvgrad\r\n"
-VERSION = 1
+VERSION = 2
 FRAME = struct.Struct("<4sII")  # kind, bytes of the payload, its CRC-32
 STEP = struct.Struct("<QQQII")  # step, start and end in ns, number of enqueues, number of waits
+CUDA = struct.Struct("<QQI")  # step, ns from its last wait to its end on the GPU, number of enqueues
+NOT_ON_GPU = 2**64 - 1
 # What a program may set for its libraries itself, before Horovod starts.
 SETTINGS = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY", "OMPI_MCA_mpi_yield_when_idle")
 MOST_BYTES = 64 << 20  # of one rank's file; 136 tensors take 1.7 KB a step
 MOST_ENQUEUES = 1 << 20  # in one step: more means that no step was recognised
+
+
+class CudaStep:
+    """The CUDA events of one step, on the stream in which the program computes.
+
+    `ready`: of each enqueue, None for a tensor that is not on the GPU. `waited`: after the last
+    wait. `end`: the next step's start.
+    """
+
+    def __init__(self, start: Any) -> None:
+        self.start = start
+        self.waited: Any = None
+        self.end: Any = None
+        self.ready: list[Any] = []
+
+    @property
+    def is_whole(self) -> bool:
+        return None not in (self.start, self.waited, self.end) and any(event is not None for event in self.ready)
+
+    def columns(self, number: int) -> bytes:
+        """Return the payload of its frame. Every event must have completed."""
+        ready = [NOT_ON_GPU if event is None else nanoseconds(self.start, event) for event in self.ready]
+        head = CUDA.pack(number, nanoseconds(self.waited, self.end), len(ready))
+        return head + array("Q", ready).tobytes()
+
+
+def nanoseconds(start: Any, end: Any) -> int:
+    """The time between two completed CUDA events, at least 0."""
+    return max(0, round(1e6 * float(start.elapsed_time(end))))
 
 
 class Step:
@@ -36,6 +68,7 @@ class Step:
 
     def __init__(self, start: int) -> None:
         self.start = start
+        self.cuda = CudaStep(None)
         self.tensors, self.enqueued = array("I"), array("Q")
         # A wait: consecutive calls of synchronize() with no enqueue between them.
         self.positions, self.handles = array("I"), array("I")
@@ -50,6 +83,7 @@ class Step:
     def split(self, enqueues: int, waits: int, start: int) -> Step:
         """Cut the step after so many enqueues and waits; return the rest as the next step."""
         rest = Step(start)
+        rest.cuda.ready, self.cuda.ready = self.cuda.ready[enqueues:], self.cuda.ready[:enqueues]
         for name in ("tensors", "enqueued"):
             column = getattr(self, name)
             setattr(rest, name, column[enqueues:])
@@ -76,6 +110,10 @@ class Recorder:
         self.mark_ns = 0  # when an optimizer last ended a step()
         self.mark: tuple[int, int] | None = None  # enqueues and waits of this step before that
         self.unnamed = 0  # tensors without a name since the last mark
+        self.times_gpu = True
+        self.device: Any = None  # the GPU of the gradients
+        self.cuda_mark: Any = None  # the CUDA event of the last mark
+        self.cuda_steps: deque[tuple[int, CudaStep]] = deque()  # by number; their events may be pending
 
     def enqueue(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
         """Note `tensors`, which Horovod has just enqueued."""
@@ -108,6 +146,7 @@ class Recorder:
             self.seen.add(number)
             self.step.tensors.append(number)
             self.step.enqueued.append(now)
+            self.step.cuda.ready.append(self._cuda_event() if self._on_gpu(tensor) else None)
         if len(self.step.tensors) > MOST_ENQUEUES:
             raise ValueError("no step was recognised: no tensor's name was enqueued twice")
 
@@ -117,16 +156,20 @@ class Recorder:
         if not self.active or step is None:
             return
         with self.lock:
-            if step.positions and step.positions[-1] == len(step.tensors):
+            now = (len(step.tensors), len(step.positions))
+            # After the optimizer's end a wait is the next step's.
+            if step.positions and step.positions[-1] == now[0] and self.mark != now:
                 step.handles[-1] += 1
                 step.ends[-1] = end
                 step.blocked[-1] += end - begin
             else:
-                step.positions.append(len(step.tensors))
+                step.positions.append(now[0])
                 step.handles.append(1)
                 step.begins.append(begin)
                 step.ends.append(end)
                 step.blocked.append(end - begin)
+            if self.device is not None:
+                step.cuda.waited = self._cuda_event(step.cuda.waited)
 
     def mark_step(self, *_: object) -> None:
         """Note the end of an optimizer's step()."""
@@ -135,6 +178,8 @@ class Recorder:
             self.unnamed = 0
             if self.step is not None:
                 self.mark = (len(self.step.tensors), len(self.step.positions))
+            if self.device is not None:
+                self.cuda_mark = self._cuda_event()
 
     def _close_step(self, step: Step, now: int) -> Step:
         """Write `step`, which ends at the last mark, or now; return the next one."""
@@ -142,13 +187,53 @@ class Recorder:
             end, rest = self.mark_ns, step.split(*self.mark, self.mark_ns)
         else:
             end, rest = now, Step(now)
+            self.cuda_mark = None
+        step.cuda.end = rest.cuda.start = self.cuda_mark
         self.mark, self.seen = None, set(rest.tensors)
         if self.horovod.size() != self.size:
             raise ValueError("the number of ranks has changed")
         head = STEP.pack(self.count, step.start, end, len(step.tensors), len(step.positions))
-        self.count += 1
         self._write(b"STEP", head + step.columns())
+        if step.cuda.is_whole:
+            self.cuda_steps.append((self.count, step.cuda))
+        self._write_cuda_steps()
+        self.count += 1
         return rest
+
+    def _on_gpu(self, tensor: Any) -> bool:
+        """Whether the tensor is on the GPU that is timed: that of the first gradient on a GPU."""
+        if tensor.device.type != "cuda" or not self.times_gpu:
+            return False
+        if self.device is None:
+            self.device = tensor.device
+        return bool(tensor.device == self.device)
+
+    def _cuda_event(self, event: Any = None) -> Any:
+        """Record a CUDA event, or a new one, on the stream in which the program computes."""
+        try:
+            cuda = sys.modules["torch"].cuda
+            event = event or cuda.Event(enable_timing=True)
+            event.record(cuda.current_stream(self.device))
+        except Exception as error:
+            self._stop_cuda(error)
+            return None
+        return event
+
+    def _write_cuda_steps(self, wait: bool = False) -> None:
+        """Write the steps whose events have completed, without blocking the program."""
+        while self.cuda_steps:
+            number, step = self.cuda_steps[0]
+            try:
+                if wait:
+                    step.end.synchronize()
+                elif not step.end.query():
+                    return
+                payload = step.columns(number)
+            except Exception as error:
+                self._stop_cuda(error)
+                return
+            self._write(b"CUDA", payload)
+            self.cuda_steps.popleft()
 
     def _describe(self, key: tuple[Any, ...], tensor: Any) -> int:
         name, index, count, dtype, group_size, process_set = key
@@ -203,9 +288,16 @@ class Recorder:
             try:
                 if self.step is not None and self.mark is not None and self.mark[0]:
                     self._close_step(self.step, self.mark_ns)
+                self._write_cuda_steps(wait=True)
                 self.active = False
             except Exception as error:
                 self._stop(error)
+
+    def _stop_cuda(self, error: Exception) -> None:
+        """Record only the host's times from now on."""
+        self.times_gpu, self.device = False, None
+        self.cuda_steps.clear()
+        sys.stderr.write(f"hvscale: times on the GPU are no longer recorded: {error}\n")
 
     def _stop(self, error: Exception) -> None:
         self.active = False

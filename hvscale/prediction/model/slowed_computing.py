@@ -1,0 +1,123 @@
+"""How much slower a job computes while its messages move.
+
+Messages take cores, memory bandwidth or, with NCCL, multiprocessors of the GPU from the computation
+that hides them. Several recordings of a job show how much: with other links, settings or numbers of
+ranks, their messages move during another part of the computation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
+from hvscale.prediction.model.costs import Costs, HorovodSettings
+from hvscale.prediction.model.horovod_loop import simulate
+from hvscale.prediction.model.job import Job, computation
+from hvscale.prediction.model.samples import run_samples
+from hvscale.profiling.analyze.gradients import read_job_gradients
+
+# Steps of two starts with the same settings differ by as much, which shows no slow-down.
+MIN_DIFFERENCE = 0.04
+MAX_LOST_SPEED = 0.9
+LEAST_BACKWARD = 0.1  # of the recorded time from a step's first gradient to its last
+CHAINS, STEPS, ROUNDS = 16, 12, 3
+
+
+@dataclass(frozen=True)
+class RecordedComputing:
+    """A mean step of a recorded job: seconds of computing, and of messages that it hides."""
+
+    computing: float
+    hidden: float
+
+
+class Computing:
+    """What the ranks of a job compute.
+
+    `recorded`: with the messages that moved meanwhile. `alone`: without any. `lost_speed`: what
+    share of its speed a computation loses while a message moves. It is None where the recordings do
+    not show it, and then the job computes as recorded.
+    """
+
+    def __init__(self, recorded: Job, lost_speed: float | None = None, hidden_seconds: float = 0.0) -> None:
+        """`hidden_seconds`: of messages that a recorded step hides."""
+        self.recorded, self.lost_speed = recorded, lost_speed
+        self.alone = stretched(recorded, -(lost_speed or 0.0) * hidden_seconds)
+
+    def at(self, horovod: HorovodSettings, costs: Costs, np_: int) -> Job:
+        """The job on so many ranks, slowed by its messages.
+
+        A slower job hides more of them, so a few rounds are simulated.
+        """
+        job = self.alone
+        for _ in range(ROUNDS if self.lost_speed and np_ > 1 else 0):
+            hidden = float(simulate(job, horovod, costs, np_, chains=CHAINS, steps=STEPS).hidden.mean())
+            job = stretched(self.alone, (self.lost_speed or 0.0) * hidden)
+        return job
+
+
+def stretched(job: Job, seconds: float) -> Job:
+    """The job with so much more time between a step's first gradient and its last, on average.
+
+    Messages move only in between: the forward pass before it is as long as ever.
+    """
+    first = job.ready.min(axis=2, keepdims=True)
+    backward = float((job.ready.max(axis=2) - first[:, :, 0]).mean())
+    if not seconds or not backward:
+        return job
+    factor = max(1 + seconds / backward, LEAST_BACKWARD)
+    return replace(job, ready=first + (job.ready - first) * factor)
+
+
+def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:
+    """The computing of `job`, which was read from `recorded`.
+
+    `others`: further runs; those that recorded the same gradients show how messages slow it down.
+    Replays do not, because they only sleep.
+    """
+    own = recorded_computing(recorded)
+    if own is None:
+        return Computing(job)
+    found = [one for run in others if (one := same_job(recorded, run)) is not None]
+    return Computing(job, lost_speed([own, *found]), own.hidden)
+
+
+def same_job(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
+    """A further recording of the same job; None if it is none."""
+    if not any(other.hvprof.glob("gradients-*.hvg")):
+        return None
+    tensors = [{(one.name, one.bytes) for one in read_job_gradients(run).tensors} for run in (recorded, other)]
+    return recorded_computing(other) if tensors[0] == tensors[1] else None
+
+
+def recorded_computing(run: RunFolder) -> RecordedComputing | None:
+    """The mean step of a run that recorded gradients and messages; None without either."""
+    try:
+        gradients, samples = read_job_gradients(run), run_samples(run)
+    except RequestError:
+        return None
+    if samples is None:
+        return None
+    ready, after = computation(gradients)
+    messages = samples.total_seconds / max(len(one.recording.steps) for one in gradients.ranks)
+    # The rank that computes longest waits for messages only.
+    exposed = float(gradients.blocked.min(axis=0).mean())
+    return RecordedComputing(float((ready.max(axis=2) + after).mean()), max(0.0, messages - exposed))
+
+
+def lost_speed(recordings: Sequence[RecordedComputing]) -> float | None:
+    """The slope of computing over hidden messages; None if too little differs to show it.
+
+    0 where the difference between the ends of the line is within that of two starts.
+    """
+    hidden = np.array([one.hidden for one in recordings])
+    computing = np.array([one.computing for one in recordings])
+    difference = MIN_DIFFERENCE * float(computing.mean())
+    if len(recordings) < 2 or float(np.ptp(hidden)) <= difference:
+        return None
+    slope = float(np.polyfit(hidden, computing, 1)[0])
+    if slope * float(np.ptp(hidden)) <= difference:
+        return 0.0
+    return min(slope, MAX_LOST_SPEED)
