@@ -25,7 +25,7 @@ from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.networks import DocumentedCosts
 from hvscale.prediction.model.samples import Samples, is_replay, run_samples, undisturbed
-from hvscale.prediction.model.slowed_computing import Computing, measured_computing
+from hvscale.prediction.model.slowed_computing import Computing, measured_computing, why_unused
 from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.timeline import measured_timeline, predicted_timeline
@@ -100,7 +100,10 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         gradient_bytes=int(job.bytes.sum()),
         checks=leave_one_out(computing, found.samples, measured, algorithm) if algorithm is not None else [],
         timelines=timelines(computing, settings, costs, [run for run, _ in found.profiled], request),
-        warnings=warnings(job, settings, request, found),
+        warnings=[
+            *warnings(job, settings, request, found),
+            *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
+        ],
     )
     add_rows(document, computing, settings, costs, request, measured)
     return document

@@ -43,6 +43,7 @@ repeat = 1
 measure = "predict"
 program = "edsr"
 of = "replayed"
+alone = "measured"
 np = [4, 512]
 
 [[statements]]

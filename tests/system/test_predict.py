@@ -92,6 +92,35 @@ def test_why_and_a_csv_file(hvscale: Run, runs: list[Path], tmp_path: Path) -> N
     assert [row.split(",")[:2] for row in rows] == [["3", "replayed"], ["16", "predicted"]]
 
 
+def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, tmp_path: Path) -> None:
+    train = (
+        *("hvscale", "train", "edsr-baseline", "--n-resblocks", 2, "--n-feats", 32, "--batch-size", 2),
+        *("--threads", 1, "--patch-size", 24, "--steps", 12),
+    )
+    for words in (
+        ("profile", "--gradients", "-np", 2, "--run", "job", "--", *train),
+        ("profile", "-np", 3, "--run", "replay", "--", "hvscale", "replay", "job"),
+        ("launch", "-np", 1, "--run", "alone", "--", *train),
+        ("launch", "-np", 1, "--run", "other", "--", *train, "--seed", 7),
+    ):
+        assert hvscale(*words).returncode == 0
+    done = hvscale("predict", "job", "alone", "other", "replay", "--np", 8, "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert document.warnings[-1] == "other: one rank with another command than the recorded job: not used"
+    assert not any(warning.startswith("alone") for warning in document.warnings)
+    row = next(row for row in document.rows if row.np == 8)
+    assert row.loss is not None
+    # So small a job may hide too few messages to show it.
+    if document.lost_speed is None:
+        assert row.loss.slowed_computing == 0
+    else:
+        assert (row.loss.slowed_computing > 0) == (document.lost_speed > 0)
+        assert document.compute_seconds == pytest.approx(
+            row.step_seconds - sum(row.loss.model_dump().values()), rel=0.05
+        )
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

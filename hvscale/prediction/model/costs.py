@@ -36,7 +36,7 @@ class Costs(Protocol):
         """What each node's link lets pass at once; None for links of constant speed."""
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        """All-reduces of so many bytes, of any shape; the link lets `burst` of them pass at once."""
+        """All-reduces of so many bytes, of any shape; the link lets `burst` bytes pass at once."""
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         """The bytes that a node sends over its link in these all-reduces."""

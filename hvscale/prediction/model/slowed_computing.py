@@ -1,8 +1,8 @@
 """How much slower a job computes while its messages move.
 
 Messages take cores, memory bandwidth or, with NCCL, multiprocessors of the GPU from the computation
-that hides them. Several recordings of a job show how much: with other links, settings or numbers of
-ranks, their messages move during another part of the computation.
+that hides them. Several runs of a job show how much: a rank alone computes without messages, and
+with other links, settings or numbers of ranks they move during another part of the computation.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, computation
 from hvscale.prediction.model.samples import run_samples
 from hvscale.profiling.analyze.gradients import read_job_gradients
+from hvscale.profiling.analyze.steps import read_step_log
 
 # Steps of two starts with the same settings differ by as much, which shows no slow-down.
 MIN_DIFFERENCE = 0.04
@@ -74,14 +75,34 @@ def stretched(job: Job, seconds: float) -> Job:
 def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:
     """The computing of `job`, which was read from `recorded`.
 
-    `others`: further runs; those that recorded the same gradients show how messages slow it down.
-    Replays do not, because they only sleep.
+    `others`: further runs. Those of one rank with the same command, and those that recorded the
+    same gradients, show how messages slow it down. Replays do not, because they only sleep.
     """
     own = recorded_computing(recorded)
     if own is None:
         return Computing(job)
-    found = [one for run in others if (one := same_job(recorded, run)) is not None]
+    found = [one for run in others if (one := alone(recorded, run) or same_job(recorded, run)) is not None]
     return Computing(job, lost_speed([own, *found]), own.hidden)
+
+
+def alone(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
+    """The mean step of the job on one rank, without the first; None if it is another run."""
+    log = read_step_log(other)
+    if other.read().np != 1 or log is None or why_unused(recorded, other) is not None:
+        return None
+    return RecordedComputing(float(log.seconds[1:].mean()), 0.0)
+
+
+def why_unused(recorded: RunFolder, other: RunFolder) -> str | None:
+    """Why a run on one rank says nothing of the recorded job, in words; None if it does."""
+    if other.read().np != 1:
+        return None
+    if other.read().command != recorded.read().command:
+        return "one rank with another command than the recorded job: not used"
+    log = read_step_log(other)
+    if log is None or len(log.seconds) < 2:
+        return "one rank whose steps are unknown: not used. Train with `hvscale train`, or write steps.jsonl"
+    return None
 
 
 def same_job(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:

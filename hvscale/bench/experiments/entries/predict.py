@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
 from hvscale.bench.experiments.entries.replay import ReplayEntry
-from hvscale.bench.experiments.entries.settings import SettingsDocument, Source, percent
+from hvscale.bench.experiments.entries.settings import SettingsDocument, SettingsEntry, Source, percent
 from hvscale.bench.experiments.series import EFFICIENCY, Key, PredictedInterval, Series, Unit, Value
 from hvscale.core.documents import VersionedDocument, from_json, to_json
 from hvscale.core.errors import RequestError, UntrustedError
@@ -70,23 +70,30 @@ class PredictEntry(Entry):
     """Throughput and efficiency on numbers of ranks that were not run.
 
     `of`: the name of a `replay` measurement, whose recording and replays the prediction starts
-    from. `np`: numbers of ranks. `flags`: further options of `hvscale predict`. `program` and
-    `device`: for claims.
+    from. `alone`: of a `settings` measurement of the same command, whose runs on one rank show how
+    much messages slow computing down. `np`: numbers of ranks. `flags`: further options of `hvscale
+    predict`. `program` and `device`: for claims.
     """
 
     measure: Literal["predict"]
     program: str
     of: str
+    alone: str | None = None
     np: Annotated[list[PositiveInt], Field(min_length=1)]
     flags: list[str] = []
     device: Literal["cpu", "cuda"] = "cpu"
     repeat: PositiveInt = 1
 
     def check_part(self, part: Mapping[str, Entry]) -> None:
-        replays = [name for name, entry in part.items() if isinstance(entry, ReplayEntry)]
+        replays = {name: entry for name, entry in part.items() if isinstance(entry, ReplayEntry)}
         if self.of not in replays:
             give = f"; give {' or '.join(replays)}" if replays else ""
             raise RequestError(f"of: {self.of} is not a replay of this part{give}")
+        if self.alone is None:
+            return
+        measured, command = part.get(self.alone), replays[self.of].command
+        if not isinstance(measured, SettingsEntry) or measured.command != command or 1 not in measured.np:
+            raise RequestError(f"alone: {self.alone} does not measure the command of {self.of} on one rank")
 
     def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
         return PredictMeasurement(self, path)
@@ -98,6 +105,7 @@ class PredictMeasurement(MeasurementDefaults):
     starts, repeats = 1, 1
     host: Host | None = None
     replay_file: ClassVar[str] = "bench-replay.json"
+    settings_file: ClassVar[str] = "bench-settings.json"
 
     def __init__(self, entry: PredictEntry, path: Path) -> None:
         self.entry, self.path = entry, path
@@ -120,13 +128,25 @@ class PredictMeasurement(MeasurementDefaults):
             shutil.rmtree(result, ignore_errors=True)  # of an earlier call, with fewer replays
             np_ = ",".join(map(str, self.entry.np))
             options = ["--np", np_, *self.entry.flags, "--run", str(result), "--json"]
-            self.document.commands[settings] = ["hvscale", "predict", *inputs(folder, replays, settings), *options]
+            runs = [*inputs(folder, replays, settings), *self.runs_alone(settings)]
+            self.document.commands[settings] = ["hvscale", "predict", *runs, *options]
             found = predict(self.document.commands[settings][2:])
             self.document.predictions[settings] = found
             for text in found.warnings:
                 warn(f"{settings}: {text}")
             progress.measured(settings, 1, found.rows[-1].images_per_second, f"images/s on {found.rows[-1].np} ranks")
         write_text(self.path / DOCUMENT, to_json(self.document) + "\n")
+
+    def runs_alone(self, settings: str) -> list[str]:
+        """The finished runs of the job on one rank under these settings."""
+        if self.entry.alone is None:
+            return []
+        folder = self.path.parent / self.entry.alone
+        try:
+            measured = from_json(SettingsDocument, read_text(folder / self.settings_file))
+        except (OSError, ValueError) as error:
+            raise UntrustedError(f"{folder} has no runs on one rank: measure {self.entry.alone} first") from error
+        return [str(folder / run) for run in runs_of(measured, settings, lambda np: np == 1)]
 
     def series(self) -> list[Series]:
         return [
@@ -179,9 +199,15 @@ class PredictMeasurement(MeasurementDefaults):
 
 def inputs(folder: Path, replays: SettingsDocument, settings: str) -> list[str]:
     """The runs to predict from: the recording, and the finished replays under these settings."""
-    names = [name for name, variant in replays.variants.items() if variant.settings == settings and variant.np > 1]
-    runs = [run for name in names for run in replays.folders(name).values()]
+    runs = runs_of(replays, settings, lambda np: np > 1)
     return [str(folder / one) for one in (replays.recordings[settings], *runs)]
+
+
+def runs_of(document: SettingsDocument, settings: str, has_np: Callable[[int], bool]) -> list[str]:
+    """The folders of the finished runs under these settings on such numbers of ranks."""
+    variants = document.variants.items()
+    names = [name for name, variant in variants if variant.settings == settings and has_np(variant.np)]
+    return [run for name in names for run in document.folders(name).values()]
 
 
 def predict(arguments: Sequence[str]) -> Prediction:
