@@ -44,7 +44,7 @@ INDEPENDENT = 10
 EXPONENT, EXPONENT_DEVIATION = 1.75, 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
-ALIKE = 1.02  # errors of two algorithms' fits that do not tell them apart
+ALIKE = 1.005  # errors of two algorithms' fits that do not tell them apart
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
@@ -219,7 +219,7 @@ def _burst_left(run: Samples, burst: Burst | None) -> Floats | float:
 
 
 class FittedFormula(NamedTuple):
-    """A fitted formula, the covariance of its parameters, and its error."""
+    """A fitted formula, the covariance of its parameters, and its error by time."""
 
     formula: Formula
     covariance: Floats
@@ -265,7 +265,13 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     data = slice(len(prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
-    return FittedFormula(_formula(algorithm, best.x, rate), np.linalg.pinv(information), float(best.cost))
+    formula = _formula(algorithm, best.x, rate)
+    # Algorithms are told apart by the messages that take the time: short ones may use another.
+    error = 0.0
+    for run, free, log in zip(runs, left, logs, strict=True):
+        difference = (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) / INLIER_ERROR
+        error += float(np.average(np.sqrt(1 + difference**2) - 1, weights=run.seconds))
+    return FittedFormula(formula, np.linalg.pinv(information), error)
 
 
 class Handling(NamedTuple):
