@@ -39,14 +39,25 @@ FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.25])
 # Messages of a step are slow or fast together: a run counts as this many independent ones.
 INDEPENDENT = 10
-# Of crowding, where few ranks per core do not show it: chosen for 8 to 32 ranks on two cores
-# (benchmarks/prediction_accuracy.py).
-EXPONENT, EXPONENT_DEVIATION = 1.75, 0.25
+EXPONENT_DEVIATION = 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not tell them apart
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
+
+
+class Crowding(NamedTuple):
+    """The exponents of crowding where few ranks per core do not show them.
+
+    They were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
+    """
+
+    messages: float
+    agreements: float
+
+
+OVER_LINKS, WITHIN_A_NODE = Crowding(1.75, 1.5), Crowding(0.75, 0.75)
 
 
 class SentPerRank(NamedTuple):
@@ -164,6 +175,11 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     `algorithm`: one of ALGORITHMS; None: the one that the runs asked for, or that fits best.
     Raises RequestError when they hold too few messages, or differ in library or link.
     """
+    within_a_node = all(run.nodes == 1 for run in runs)
+    if within_a_node and cores is not None:
+        # The first ranks without a core of their own cost more than the further ones.
+        runs = [run for run in runs if run.ranks_per_core > 1] or runs
+    crowding = WITHIN_A_NODE if within_a_node else OVER_LINKS
     messages = [run for run in runs if len(run.bytes)]
     if not messages:
         raise RequestError(
@@ -182,13 +198,14 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
-    fitted = [_fit(name, messages, burst, ()) for name in ([algorithm] if algorithm else asked or ALGORITHMS)]
+    names = [algorithm] if algorithm else asked or ALGORITHMS
+    fitted = [_fit(name, messages, burst, (), crowding.messages) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
-        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors)
-    start, exponent = _fit_agreements(runs)
+        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, crowding.messages)
+    start, exponent = _fit_agreements(runs, crowding.agreements)
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
@@ -233,8 +250,13 @@ def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> For
     return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
 
 
-def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors) -> FittedFormula:
-    """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
+def _fit(
+    algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, exponent: float
+) -> FittedFormula:
+    """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight.
+
+    `exponent`: of crowding, the prior.
+    """
     weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
     rate = 1 / burst.bytes_per_second if burst else 0.0
     left = [_burst_left(run, burst) for run in runs]
@@ -251,7 +273,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
         formula = _formula(algorithm, parameters, rate)
         return np.concatenate(
             [
-                prior * (parameters[3] - EXPONENT),
+                prior * (parameters[3] - exponent),
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -260,7 +282,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
         )
 
     limits = ([-18, -30, 1.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
-    first = np.array([-9, -21, HEADERS, EXPONENT])
+    first = np.array([-9, -21, HEADERS, exponent])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
     data = slice(len(prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
@@ -298,8 +320,8 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
     return Handling(max(0.0, float(np.median(y - slope * x))), slope)
 
 
-def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
-    """Seconds of one round without crowding, and the exponent of crowding."""
+def _fit_agreements(runs: Iterable[Samples], usual: float) -> tuple[float, float]:
+    """Seconds of one round without crowding, and the exponent of crowding; `usual`: its prior."""
     rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in runs if len(run.agreements)]
     if not rows:
         return 0.0, 0.0
@@ -308,7 +330,7 @@ def _fit_agreements(runs: Iterable[Samples]) -> tuple[float, float]:
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
     # A line with a prior for its slope, as in `_fit`.
     spread, prior = crowding - crowding.mean(), (INLIER_ERROR / EXPONENT_DEVIATION) ** 2
-    slope = float((spread @ each + prior * EXPONENT) / (spread @ spread + prior))
+    slope = float((spread @ each + prior * usual) / (spread @ spread + prior))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
     return float(np.exp((each - exponent * crowding).mean())), exponent
 
