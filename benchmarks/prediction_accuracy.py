@@ -47,7 +47,7 @@ TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
     "edsr-baseline": ("--batch-size", "2"),
     "resnet50": ("--data", "synthetic", "--batch-size", "2"),
     "edsr": ("--patch-size", "12", "--batch-size", "1"),
-    "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1"),
+    "vgg16": ("--data", "synthetic", "--image-size", "64", "--batch-size", "1", "--learning-rate", "1e-4"),
 }
 RECORD = ["--gradients", "-np", "2", "--mpi", "gloo"]
 SHARED_MEMORY = "shared memory"

@@ -2,17 +2,15 @@
 
 An all-reduce takes
 
-    start * messages * crowding ** exponent + copy * bytes * crowding
-
-or, if that is longer, max(bytes - burst, 0) / rate on a link of limited rate,
+    max(start * messages * crowding ** exponent, (bytes - burst) / rate) + copy * bytes * crowding
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
 crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
-than that, because the ranks that poll meanwhile take their turns on the cores. The longer time
-counts, not the sum, because links are limited by a token bucket: what the link could have sent
-while the ranks were busy, it lets pass at once. What the formula leaves is kept as a factor by the
-size of the algorithm's largest message.
+than that, because the ranks that poll meanwhile take their turns on the cores. Of waiting and the
+link's time the longer counts, not the sum: links are limited by a token bucket, which lets pass at
+once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size of
+the algorithm's largest message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,17 +45,21 @@ REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
 
-class Crowding(NamedTuple):
-    """The exponents of crowding where few ranks per core do not show them.
+class Prior(NamedTuple):
+    """What is expected of the parameters, where few ranks per core do not show it.
 
-    They were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
+    The exponents of crowding, and the logarithm of copying a byte with its standard deviation: over
+    a link, TCP copies, and the link hides it. They were chosen for 4 to 32 ranks on two cores
+    (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
     agreements: float
+    copy: float = -20.5  # ln 1.3 ns
+    copy_deviation: float = 0.5
 
 
-OVER_LINKS, WITHIN_A_NODE = Crowding(1.75, 1.5), Crowding(0.75, 0.75)
+OVER_LINKS, WITHIN_A_NODE = Prior(1.75, 1.5), Prior(0.75, 0.75, copy_deviation=2.0)
 
 
 class SentPerRank(NamedTuple):
@@ -108,7 +110,7 @@ class Formula:
         start = self.start_seconds * path.messages * np.power(crowding, self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes * crowding
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.maximum(start + copy, on_link)
+        found: Floats = np.maximum(start, on_link) + copy
         return found
 
 
@@ -179,7 +181,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     if within_a_node and cores is not None:
         # The first ranks without a core of their own cost more than the further ones.
         runs = [run for run in runs if run.ranks_per_core > 1] or runs
-    crowding = WITHIN_A_NODE if within_a_node else OVER_LINKS
+    prior = WITHIN_A_NODE if within_a_node else OVER_LINKS
     messages = [run for run in runs if len(run.bytes)]
     if not messages:
         raise RequestError(
@@ -198,14 +200,16 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
-    names = [algorithm] if algorithm else asked or ALGORITHMS
-    fitted = [_fit(name, messages, burst, (), crowding.messages) for name in names]
+    names = [algorithm] if algorithm else asked or list(ALGORITHMS)
+    if len({run.np for run in messages}) == 1:
+        names = names[:1]  # one np does not tell algorithms apart
+    fitted = [_fit(name, messages, burst, (), prior) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
-        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, crowding.messages)
-    start, exponent = _fit_agreements(runs, crowding.agreements)
+        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
+    start, exponent = _fit_agreements(runs, prior.agreements)
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
@@ -250,13 +254,8 @@ def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> For
     return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
 
 
-def _fit(
-    algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, exponent: float
-) -> FittedFormula:
-    """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight.
-
-    `exponent`: of crowding, the prior.
-    """
+def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:
+    """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
     weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
     rate = 1 / burst.bytes_per_second if burst else 0.0
     left = [_burst_left(run, burst) for run in runs]
@@ -266,14 +265,15 @@ def _fit(
             log - np.log(factor(factors, algorithm, run.bytes, run.np)) for log, run in zip(logs, runs, strict=True)
         ]
 
-    # The prior of the exponent counts as much as one run.
-    prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR / EXPONENT_DEVIATION)
+    # The prior counts as much as one run.
+    weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate)
         return np.concatenate(
             [
-                prior * (parameters[3] - exponent),
+                weight_of_prior * (parameters[3] - prior.messages) / EXPONENT_DEVIATION,
+                weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -282,9 +282,9 @@ def _fit(
         )
 
     limits = ([-18, -30, 1.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
-    first = np.array([-9, -21, HEADERS, exponent])
+    first = np.array([-9, prior.copy, HEADERS, prior.messages])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    data = slice(len(prior), None)
+    data = slice(2 * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
     formula = _formula(algorithm, best.x, rate)
