@@ -82,6 +82,8 @@ class Flavour(ABC):
     """The communication libraries below it that have knobs, by the names of their knob
     libraries.
     """
+    allreduce_algorithm: ClassVar[str | None] = None
+    """That of all its all-reduces, None if it chooses one by the message's size."""
     horovod_controller: ClassVar[str] = "mpi"
     """Its name for Horovod's option --controller."""
     supports_horovodrun: ClassVar[bool] = False

@@ -48,18 +48,19 @@ BIN = 2**0.5  # width of a bin of sizes, as a factor
 class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
-    The exponents of crowding, and the logarithm of copying a byte with its standard deviation: over
-    a link, TCP copies, and the link hides it. They were chosen for 4 to 32 ranks on two cores
+    `messages`, `agreements`: the exponents of crowding. `copy`: the logarithm of the seconds to
+    copy a byte, with its standard deviation. It is large without a known link, whose time then
+    counts as copying. All were chosen for 4 to 32 ranks on two cores
     (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
     agreements: float
     copy: float = -20.5  # ln 1.3 ns
-    copy_deviation: float = 0.5
+    copy_deviation: float = 2.0
 
 
-OVER_LINKS, WITHIN_A_NODE = Prior(1.75, 1.5), Prior(0.75, 0.75, copy_deviation=2.0)
+ON_LIMITED_LINKS, ON_LINKS, WITHIN_A_NODE = Prior(1.75, 1.5, copy_deviation=0.5), Prior(1.75, 1.5), Prior(0.75, 0.75)
 
 
 class SentPerRank(NamedTuple):
@@ -181,7 +182,6 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     if within_a_node and cores is not None:
         # The first ranks without a core of their own cost more than the further ones.
         runs = [run for run in runs if run.ranks_per_core > 1] or runs
-    prior = WITHIN_A_NODE if within_a_node else OVER_LINKS
     messages = [run for run in runs if len(run.bytes)]
     if not messages:
         raise RequestError(
@@ -199,6 +199,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
             )
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
+    prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:

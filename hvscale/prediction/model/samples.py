@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.units import KIB
+from hvscale.launch import flavours
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
@@ -127,12 +128,18 @@ def place(record: RunRecord) -> dict[str, Any]:
 
 
 def asked_algorithm(record: RunRecord) -> str | None:
-    """The requested algorithm of all-reduce, as --set or the library's variable names it."""
+    """The algorithm of all-reduce, as --set or the library's variable names it.
+
+    Without a request, the only one of the library; None if it chooses.
+    """
     requests = record.launch.get("set", [])
     knobs = [str(request).partition("=")[::2] for request in (requests if isinstance(requests, list) else [])]
     named = [text for knob, text in knobs if knob.strip().replace("-", "_") == "allreduce_algorithm"]
     named += [value for name, value in record.env_asked.items() if ALGORITHM_VARIABLE.search(name)]
-    return None if not named or named[0] in LIBRARY_CHOOSES else algorithm_name(named[0])
+    if not named or named[0] in LIBRARY_CHOOSES:
+        flavour = flavours.FLAVOURS.all().get(record.library.flavour)
+        return flavour.allreduce_algorithm if flavour else None
+    return algorithm_name(named[0])
 
 
 def algorithm_name(text: str) -> str:
