@@ -41,6 +41,8 @@ EXPONENT_DEVIATION = 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not tell them apart
+# For recursive doubling the others must be worse by so much: libraries use it for short messages.
+SHORT_ONLY = 1.25
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
@@ -205,8 +207,11 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     if len({run.np for run in messages}) == 1:
         names = names[:1]  # one np does not tell algorithms apart
     fitted = [_fit(name, messages, burst, (), prior) for name in names]
-    least = min(fit.error for fit in fitted)
-    formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
+    penalties = [SHORT_ONLY if fit.formula.algorithm == "recursive doubling" else 1.0 for fit in fitted]
+    errors = [fit.error * penalty for fit, penalty in zip(fitted, penalties, strict=True)]
+    formula, covariance, _ = next(
+        fit for fit, error in zip(fitted, errors, strict=True) if error <= min(errors) * ALIKE
+    )
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
