@@ -34,6 +34,7 @@ from hvscale.profiling.analyze.steps import read_step_log
 
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
+CENTRAL_CHAINS = 16  # with the fitted costs themselves
 SETUP_STEPS = 1  # of a run, which set up communication
 MIN_RESIDUAL = 0.04  # two starts with the same settings differed by 2.4 to 5 %
 
@@ -154,9 +155,10 @@ def add_rows(
     own = {run.np: run for run in measured if request.as_measured and answers(run, settings)}
     for np_ in sorted({*request.np, *own}):
         job = computing.at(settings.horovod, costs, np_)
-        simulation = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
+        simulation = simulate(job, settings.horovod, costs, np_, chains=CENTRAL_CHAINS, steps=STEPS)
+        spread = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
         slowed = job.compute_seconds - computing.alone.compute_seconds
-        row = predicted_row(computing.alone, simulation, np_, residual, largest, slowed)
+        row = predicted_row(computing.alone, simulation, np_, residual, largest, spread, slowed)
         if np_ in own:
             document.predicted_beside.append(row)
             row = with_measured(row, computing.alone, own[np_])
@@ -278,19 +280,27 @@ def shared_cores(samples: Sequence[Samples]) -> int | None:
 
 
 def predicted_row(
-    job: Job, simulation: Simulation, np_: int, residual: float, largest: int, slowed_seconds: float = 0.0
+    job: Job,
+    simulation: Simulation,
+    np_: int,
+    residual: float,
+    largest: int,
+    spread: Simulation | None = None,
+    slowed_seconds: float = 0.0,
 ) -> PredictedRow:
     """A row with intervals over the simulated jobs, widened by the model's error.
 
-    `job`: as it computes without messages. `slowed_seconds`: how much longer its messages make it.
+    `job`: as it computes without messages. `spread`: jobs with costs drawn from the fit, for the
+    intervals; None: `simulation`. Its mean would follow the few draws of very slow messages.
+    `slowed_seconds`: how much longer the job's messages make it.
     """
+    drawn = (spread or simulation).step.mean(axis=1)
     extrapolation = max(1.0, np_ / largest) if largest else 1.0
-    spread = residual * np.sqrt(1 + np.log2(extrapolation))
-    noise = np.exp(np.random.default_rng(1).standard_normal(len(simulation.step)) * spread)
-    steps = simulation.step.mean(axis=1)
-    step = float(steps.mean())
+    width = residual * np.sqrt(1 + np.log2(extrapolation))
+    noise = np.exp(np.random.default_rng(1).standard_normal(len(drawn)) * width)
+    step = float(simulation.step.mean())
     # The jobs scatter around their mean, and the model's error around each of them.
-    low, high = (float(limit) for limit in np.quantile(steps * noise, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+    low, high = (float(limit) for limit in np.quantile(drawn * noise, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     compute = job.compute_seconds
     exposed = float((simulation.step - simulation.compute).mean())
     slowest = float((simulation.compute + simulation.slowest_rank).mean()) - compute - slowed_seconds
