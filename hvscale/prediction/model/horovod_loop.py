@@ -47,9 +47,9 @@ class Timeline:
 class Simulation:
     """Steps of independent jobs: arrays of shape (chains, steps), in seconds.
 
-    `step` is the sum of the others. `compute`: the average rank's. `slowest_rank`: what the slowest
-    takes longer. `agreement`, `wire` and `copies`: what follows the slowest rank's last tensor.
-    `hidden`: messages that move while ranks compute.
+    `step` is the sum of the next five. `compute`: the average rank's. `slowest_rank`: what the
+    slowest takes longer. `agreement`, `wire` and `copies`: what follows the slowest rank's last
+    tensor. `hidden`: messages that move while ranks compute.
     """
 
     step: Floats

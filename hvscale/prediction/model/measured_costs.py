@@ -41,8 +41,8 @@ EXPONENT_DEVIATION = 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not tell them apart
-# For recursive doubling the others must be worse by so much: libraries use it for short messages.
-SHORT_ONLY = 1.25
+# The error of an algorithm that libraries use for short messages only counts as so much more.
+SHORT_ONLY = {"recursive doubling": 1.25}
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
@@ -58,7 +58,7 @@ class Prior(NamedTuple):
 
     messages: float
     agreements: float
-    copy: float = -20.5  # ln 1.3 ns
+    copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
 
@@ -207,11 +207,8 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     if len({run.np for run in messages}) == 1:
         names = names[:1]  # one np does not tell algorithms apart
     fitted = [_fit(name, messages, burst, (), prior) for name in names]
-    penalties = [SHORT_ONLY if fit.formula.algorithm == "recursive doubling" else 1.0 for fit in fitted]
-    errors = [fit.error * penalty for fit, penalty in zip(fitted, penalties, strict=True)]
-    formula, covariance, _ = next(
-        fit for fit, error in zip(fitted, errors, strict=True) if error <= min(errors) * ALIKE
-    )
+    least = min(fit.error for fit in fitted)
+    formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
@@ -299,7 +296,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     for run, free, log in zip(runs, left, logs, strict=True):
         difference = (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) / INLIER_ERROR
         error += float(np.average(np.sqrt(1 + difference**2) - 1, weights=run.seconds))
-    return FittedFormula(formula, np.linalg.pinv(information), error)
+    return FittedFormula(formula, np.linalg.pinv(information), error * SHORT_ONLY.get(algorithm, 1.0))
 
 
 class Handling(NamedTuple):

@@ -78,11 +78,10 @@ def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder
     `others`: further runs. Those of one rank with the same command, and those that recorded the
     same gradients, show how messages slow it down. Replays do not, because they only sleep.
     """
-    own = recorded_computing(recorded)
-    if own is None:
-        return Computing(job)
-    found = [one for run in others if (one := alone(recorded, run) or same_job(recorded, run)) is not None]
-    return Computing(job, lost_speed([own, *found]), own.hidden)
+    found = [one for run in others if (one := alone(recorded, run) or same_job(job, run)) is not None]
+    # Reading the recording's messages again takes as long as the rest of a prediction.
+    own = recorded_computing(recorded) if found else None
+    return Computing(job) if own is None else Computing(job, lost_speed([own, *found]), own.hidden)
 
 
 def alone(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
@@ -105,12 +104,16 @@ def why_unused(recorded: RunFolder, other: RunFolder) -> str | None:
     return None
 
 
-def same_job(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
-    """A further recording of the same job; None if it is none."""
+def same_job(job: Job, other: RunFolder) -> RecordedComputing | None:
+    """The mean step of a further recording of the job; None if it is another run."""
     if not any(other.hvprof.glob("gradients-*.hvg")):
         return None
-    tensors = [{(one.name, one.bytes) for one in read_job_gradients(run).tensors} for run in (recorded, other)]
-    return recorded_computing(other) if tensors[0] == tensors[1] else None
+    try:
+        tensors = {(one.name, one.bytes) for one in read_job_gradients(other).tensors}
+    except RequestError:
+        return None
+    own = set(zip(job.names, job.bytes.tolist(), strict=True))
+    return recorded_computing(other) if tensors == own else None
 
 
 def recorded_computing(run: RunFolder) -> RecordedComputing | None:
