@@ -9,21 +9,8 @@ import pytest
 
 from hvscale.prediction.document import PredictionDocument
 from tests.conftest import Run
+from tests.system.test_predict import GRADIENT_BYTES, PROGRAM
 
-PROGRAM = """
-import time, torch, horovod.torch as hvd
-hvd.init()
-model = torch.nn.Sequential(*[torch.nn.Linear(100, 100, bias=False) for _ in range(4)])
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
-)
-for step in range(16):
-    optimizer.zero_grad()
-    model(torch.ones(5, 100)).sum().backward()
-    time.sleep(0.02)
-    optimizer.step()
-"""
-GRADIENT_BYTES = 4 * 100 * 100 * 4
 SIZES = ("--sizes", "8,4K,64K,256K", "--iterations", "5", "--warmup", "1")
 
 
