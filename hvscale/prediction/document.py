@@ -108,6 +108,7 @@ class PredictionDocument(VersionedDocument):
     runs: list[str]
     """The recordings."""
     measured_np: list[int]
+    """The numbers of ranks whose messages say what messages cost."""
     settings: dict[str, str] = {}
     """Knobs that the prediction assumes, by name."""
     network: str

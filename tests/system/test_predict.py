@@ -53,7 +53,7 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
     assert done.returncode == 0, done.stderr
     document = PredictionDocument.model_validate_json(done.stdout)
     assert document == PredictionDocument.model_validate_json((tmp_path / "prediction/prediction.json").read_text())
-    assert (document.gradient_bytes, document.measured_np) == (GRADIENT_BYTES, [2, 3])
+    assert (document.gradient_bytes, document.measured_np) == (GRADIENT_BYTES, [3])
     rows = {row.np: row for row in document.rows}
     assert {np: row.source for np, row in rows.items()} == {3: "replayed", 8: "predicted", 512: "predicted"}
     assert rows[512].extrapolation == pytest.approx(512 / 3)
