@@ -20,7 +20,7 @@ class Gloo(Flavour):
     help = "no MPI at all"
     rank_variables = (RankVariables("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),)
     variable_prefixes = ("GLOO_",)
-    allreduce_algorithm = "ring"  # gloo/allreduce.cc, where Horovod leaves it unspecified
+    allreduce_algorithm = "ring"  # gloo/allreduce.cc, because Horovod does not choose one
     horovod_controller = "gloo"
     supports_horovodrun = True
     reduce_scatter_in_horovod = False

@@ -40,7 +40,7 @@ INDEPENDENT = 10
 EXPONENT_DEVIATION = 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
-ALIKE = 1.005  # errors of two algorithms' fits that do not tell them apart
+ALIKE = 1.005  # errors of two algorithms' fits that do not distinguish them
 # The error of an algorithm that libraries use for short messages only counts as so much more.
 SHORT_ONLY = {"recursive doubling": 1.25}
 REFITS = 2  # of the formula, without what is particular to a size
@@ -205,7 +205,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
-        names = names[:1]  # one np does not tell algorithms apart
+        names = names[:1]  # one np does not distinguish algorithms
     fitted = [_fit(name, messages, burst, (), prior) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
@@ -291,7 +291,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
     formula = _formula(algorithm, best.x, rate)
-    # Algorithms are told apart by the messages that take the time: short ones may use another.
+    # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
     for run, free, log in zip(runs, left, logs, strict=True):
         difference = (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) / INLIER_ERROR

@@ -156,14 +156,14 @@ class Recorder:
         if not self.active or step is None:
             return
         with self.lock:
-            now = (len(step.tensors), len(step.positions))
+            here = (len(step.tensors), len(step.positions))
             # After the optimizer's end a wait is the next step's.
-            if step.positions and step.positions[-1] == now[0] and self.mark != now:
+            if step.positions and step.positions[-1] == here[0] and self.mark != here:
                 step.handles[-1] += 1
                 step.ends[-1] = end
                 step.blocked[-1] += end - begin
             else:
-                step.positions.append(now[0])
+                step.positions.append(here[0])
                 step.handles.append(1)
                 step.begins.append(begin)
                 step.ends.append(end)
