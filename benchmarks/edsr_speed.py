@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
+from hvscale.core.memory import keep_freed_memory
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.inference.super_resolution_evaluation import mean_psnr_db, score_photos
 from hvscale.trainer.optimizer import make_optimizer
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.step import StepUpdate
-from hvscale.trainer.system import precision, resources
+from hvscale.trainer.system import precision
 from hvscale.trainer.system.precision import ComputeFormat, compile_blocks
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.tasks.workload import Workload
@@ -126,7 +127,7 @@ class Setup:
 
     def ours(self, compute_format: ComputeFormat | None) -> tuple[nn.Module, Step]:
         """Our model and step; None uses the format that hvscale chooses by default."""
-        resources.keep_freed_memory()
+        keep_freed_memory()
         chosen = compute_format or precision.choose(self.config, self.ranks, self.model, self.task.loss, *self.batch(0))
         return self.model, our_step(self.config, self.ranks, self.task, self.model, chosen)
 

@@ -16,9 +16,10 @@ from edsr_speed import our_step
 from interleaved import in_own_processes, print_speeds, run_interleaved
 from torch import Tensor, nn
 
+from hvscale.core.memory import keep_freed_memory
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.system import precision, resources
+from hvscale.trainer.system import precision
 from hvscale.trainer.tasks.classification import Classification
 
 
@@ -40,7 +41,7 @@ def plain_step(images: Tensor, labels: Tensor) -> Callable[[], None]:
 def prepare_our_step(
     config: TrainConfig, ranks: Ranks, task: Classification, images: Tensor, labels: Tensor
 ) -> Callable[[], None]:
-    resources.keep_freed_memory()
+    keep_freed_memory()
     model = task.build_model()
     compute_format = precision.choose(config, ranks, model, task.loss, images, labels)
     return partial(our_step(config, ranks, task, model, compute_format), images, labels)

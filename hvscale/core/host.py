@@ -24,6 +24,11 @@ def available_cores() -> int:
     return cores
 
 
+def machine_identity() -> str:
+    """The identity of this machine's start: its containers and network namespaces share it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

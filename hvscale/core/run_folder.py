@@ -11,7 +11,7 @@ import re
 import secrets
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -449,6 +449,11 @@ def cannot_write(path: Path, error: OSError) -> RequestError:
     return RequestError(
         f"cannot write the run folder {path}: {error.strerror}. Choose another with --run, or make room"
     )
+
+
+def is_own_command(command: Sequence[str], name: str) -> bool:
+    """Whether a command is `hvscale NAME`, with or without a path."""
+    return [*(Path(word).name for word in command[:1]), *command[1:2]] == ["hvscale", name]
 
 
 def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from hvscale.core.documents import from_json, other_version
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_text
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.core.statistics import Estimate, as_columns, estimate
 from hvscale.prediction.document import CONFIDENCE, PredictedRow, PredictionDocument
 from hvscale.prediction.explained import explained_by_communication
@@ -119,7 +119,7 @@ def row_of(study: ScalingDocument, np_: int, runs: list[tuple[float, Steps]], co
     exposed = [steps.exposed for _, steps in runs if steps.exposed is not None]
     return PredictedRow(
         np=np_,
-        source="replayed" if is_replay(study) else "measured",
+        source="replayed" if is_own_command(study.command, "replay") else "measured",
         **as_columns("step_seconds", step),
         speed_up=np_ * efficiency.mean,
         **as_columns("scaling_efficiency", efficiency),
@@ -163,17 +163,13 @@ def logged_steps(run: RunFolder) -> Steps | None:
     return Steps(float(log.seconds[first:].mean()), float(known.mean()) if len(known) else None)
 
 
-def is_replay(study: ScalingDocument) -> bool:
-    return [*(Path(word).name for word in study.command[:1]), *study.command[1:2]] == ["hvscale", "replay"]
-
-
 def warnings_of(
     study: ScalingDocument, folder: Path, rows: list[PredictedRow], document: PredictionDocument
 ) -> list[str]:
     """What makes the points and the prediction hard to compare."""
     found = []
     names = {Path(run).name for run in document.runs}
-    if is_replay(study) and not names & {Path(word).name for word in study.command[2:]}:
+    if is_own_command(study.command, "replay") and not names & {Path(word).name for word in study.command[2:]}:
         found.append(f"{folder} replays another recording than {', '.join(sorted(names))}")
     own = images_of_a_rank(rows)
     predicted = images_of_a_rank(document.rows)

@@ -1,4 +1,4 @@
-"""The folder of a prediction: prediction.json and the page prediction.html."""
+"""The folder of a prediction: prediction.json, and the page that it shares with `hvscale scale`."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from hvscale.prediction.page import page
 from hvscale.report.csv_file import write_csv
 
 DOCUMENT, PAGE = "prediction.json", "prediction.html"
+STUDY_PAGE = "scale.html"
 
 
 def new_folder(asked: Path | None, job: RunFolder) -> Path:
@@ -27,14 +28,21 @@ def new_folder(asked: Path | None, job: RunFolder) -> Path:
     raise RequestError(f"--run {asked}: it exists; name a new folder")
 
 
-def save(document: PredictionDocument, folder: Path) -> None:
-    """Write the document and its page. Raises RequestError if the disk is full or read-only."""
-    texts = {DOCUMENT: to_json(document) + "\n", PAGE: page(document)}
-    for name, text in texts.items():
+def save(document: PredictionDocument, folder: Path, study: Path | None = None) -> None:
+    """Write the document and its page.
+
+    `study`: the folder of the scaling study whose points the page shows; its own page then shows
+    the prediction too. Raises RequestError if the disk is full or read-only.
+    """
+    html = page(document)
+    texts = {folder / DOCUMENT: to_json(document) + "\n", folder / PAGE: html}
+    if study is not None:
+        texts[study / STUDY_PAGE] = html
+    for path, text in texts.items():
         try:
-            write_atomically(folder / name, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+            write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
         except OSError as error:
-            raise RequestError(f"cannot write {folder / name}: {error.strerror}") from error
+            raise RequestError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_rows(document: PredictionDocument, path: Path) -> None:

@@ -5,6 +5,7 @@ All code here runs inside a rank.
 
 import os
 
+from hvscale.core.memory import keep_freed_memory
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.demo import demo_config
 from hvscale.trainer.result import TrainResult
@@ -17,6 +18,7 @@ def train(config: TrainConfig) -> TrainResult:
 
     Raises as `hvscale.trainer.training.train_on` does.
     """
+    keep_freed_memory()
     # Imported here: torch takes seconds, and the command line needs only the configuration.
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         from hvscale.trainer.elastic.job import train_elastic

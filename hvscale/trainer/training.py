@@ -152,7 +152,6 @@ class PreparedJob:
 
 def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> PreparedJob:
     """Check the options, build the model, load the first batch and the checkpoint. Collective."""
-    resources.keep_freed_memory()
     require_same_options(config, ranks)
     threads = resources.share_cores(ranks, config.threads, config.pin)
     device = ranks.device()

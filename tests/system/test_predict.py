@@ -92,6 +92,22 @@ def test_why_and_a_csv_file(hvscale: Run, runs: list[Path], tmp_path: Path) -> N
     assert [row.split(",")[:2] for row in rows] == [["3", "replayed"], ["16", "predicted"]]
 
 
+def test_a_scaling_study_shares_its_page_with_the_prediction(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    scale = ("scale", "--np", "2,4", "--repeat", 1, "--run", "study")
+    done = hvscale(*scale, "--", "hvscale", "replay", runs[0], timeout=180)
+    assert done.returncode == 0, done.stderr
+    own = (tmp_path / "study/scale.html").read_text()
+    done = hvscale("predict", *runs, "--np", "8", "--measured", "study", "--run", "prediction", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert {row.np: row.source for row in document.rows} == {
+        **{2: "replayed", 3: "replayed", 4: "replayed", 8: "predicted"}
+    }
+    shared = (tmp_path / "study/scale.html").read_text()
+    assert shared == (tmp_path / "prediction/prediction.html").read_text()
+    assert shared != own
+
+
 def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, tmp_path: Path) -> None:
     train = (
         *("hvscale", "train", "edsr-baseline", "--n-resblocks", 2, "--n-feats", 32, "--batch-size", 2),

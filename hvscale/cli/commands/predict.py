@@ -65,7 +65,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Show the points of this study of `hvscale scale`, and say whether communication explains them.",
+            help="Show the points of this study of `hvscale scale`, also on its page scale.html, and say whether communication explains them.",
         ),
     ] = None,
     why: Annotated[bool, typer.Option("--why", help="Also print what takes the time of a step.")] = False,
@@ -109,7 +109,7 @@ def predict(
     if measured is not None:
         add_measured_rows(document, measured)
     folder = new_folder(run, folders[0])
-    save(document, folder)
+    save(document, folder, measured)
     print_warnings(document.warnings)
 
     def show(_: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvscale.comm_tuning.tune.job_profile import JobProfile
+from hvscale.core.run_folder import is_own_command
 from hvscale.core.units import KIB, MIB, human_bytes
 
 # Returns the reason why the knob cannot matter to this job, or None.
@@ -71,8 +72,8 @@ def enough_cores(job: JobProfile) -> str | None:
 
 
 def threads_not_set_by_trainer(job: JobProfile) -> str | None:
-    name = [Path(word).name for word in job.command[:2]]
-    return "hvscale train sets the threads itself (--threads)" if name == ["hvscale", "train"] else None
+    is_trainer = is_own_command(job.command, "train")
+    return "hvscale train sets the threads itself (--threads)" if is_trainer else None
 
 
 def eager_limit(job: JobProfile) -> str | None:

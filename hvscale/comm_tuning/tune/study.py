@@ -13,7 +13,7 @@ from hvscale.comm_tuning.tune.job_space import JobSettings, space_of
 from hvscale.comm_tuning.tune.request import TuneRequest, set_options
 from hvscale.comm_tuning.tune.search_space import PROMISING
 from hvscale.comm_tuning.tune.steps import StepSource, differing_loss
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.core.trainer_defaults import CPU_ENVIRONMENT
 from hvscale.launch.environment import env_variables
 from hvscale.launch.mpi.reported_library import require_requested_library
@@ -41,7 +41,7 @@ class TuneStudy(Study[TuneDocument]):
         self.request, self.limits = request, request.limits
         self.source = StepSource(request.np, request.metric)
         # Our trainer takes commands while it runs: check sums, change Horovod's settings, stop.
-        self.takes_commands = [Path(word).name for word in request.command[:2]] == ["hvscale", "train"]
+        self.takes_commands = is_own_command(request.command, "train")
         self.losses_repeat = True if self.takes_commands else None
         if self.takes_commands:
             self.source.kind = "steps"

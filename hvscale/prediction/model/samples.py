@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.run_folder import RunFolder, RunRecord, is_own_command
 from hvscale.core.units import KIB
 from hvscale.launch import flavours
 from hvscale.launch.placements import PLACEMENTS
@@ -100,7 +99,7 @@ def run_samples(run: RunFolder) -> Samples | None:
 
 def is_replay(record: RunRecord) -> bool:
     """Whether a run is one of `hvscale replay`."""
-    return [Path(word).name for word in record.command[:2]] == ["hvscale", "replay"]
+    return is_own_command(record.command, "replay")
 
 
 def undisturbed(samples: list[Samples]) -> list[Samples]:

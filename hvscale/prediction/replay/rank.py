@@ -16,7 +16,9 @@ import torch
 
 from hvscale import profiling
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.host import machine_identity
+from hvscale.core.memory import keep_freed_memory
+from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
@@ -35,6 +37,8 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     steps.jsonl into the job's run folder and prints the median step. Raises RequestError when the
     recording cannot be replayed, or the ranks read different recordings.
     """
+    if is_own_command(recorded.read().command, "train"):
+        keep_freed_memory()  # as the trainer does
     gradients = read_job_schedule(recorded)
     if gradients.basis is not None:
         os.environ.update(FUSION_OFF)
@@ -76,8 +80,7 @@ def has_cores(hvd: ModuleType, gradients: JobGradients) -> bool:
     """Whether the job computed on cores, and every rank of this replay has one for itself."""
     if any(tensor.device != "cpu" for tensor in gradients.tensors):
         return False
-    # Containers and network namespaces of one machine have the same identity of its start.
-    machine = zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+    machine = zlib.crc32(machine_identity().encode())
     machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
     enough = machines.count(machine) <= (os.cpu_count() or 1)
     return all(hvd.allgather(torch.tensor([int(enough)]), name="hvscale.replay.cores").tolist())

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import MOST_BYTES, read_whole
+from hvscale.core.run_folder import is_own_command
 from hvscale.core.trainer_defaults import BATCH_SIZE
 
 Scaling = Literal["weak", "strong"]
@@ -64,7 +64,7 @@ class Work:
     @property
     def is_training(self) -> bool:
         """Whether the command is `hvscale train`, whose batch can be divided."""
-        return [Path(self.command[0]).name, *self.command[1:2]] == ["hvscale", "train"]
+        return is_own_command(self.command, "train")
 
     def batch_size(self) -> int:
         """The trainer's --batch-size or its default. Raises RequestError if it is not a number."""
