@@ -130,6 +130,31 @@ def test_a_horovod_program_is_profiled_in_every_placement(
         assert (printed["here"], printed["chosen"], printed["stray"]) == (str(tmp_path), 'a "quoted" b=c', None)
 
 
+SHARE_CORES = """
+import os
+from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system.resources import share_cores
+
+threads = share_cores(Ranks(), None, pin=True)
+print(threads, *sorted(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
+def test_ranks_on_the_nodes_of_one_machine_share_its_cores(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, place: list[str]
+) -> None:
+    done = hvscale("launch", "-np", 2, *place, "--run", "job", "--", "python", program(SHARE_CORES))
+    assert done.returncode == 0, done.stderr
+    printed = [(tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1].split() for rank in range(2)]
+    cores = sorted(os.sched_getaffinity(0))
+    assert [int(words[0]) for words in printed] == 2 * [max(1, len(cores) // 2)]
+    # Ranks are pinned only where each has a core.
+    first, second = ({int(word) for word in words[1:]} for words in printed)
+    assert (not first & second, first | second) == (len(cores) > 1, set(cores))
+
+
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
 def test_a_shaped_link_has_the_requested_rate(

@@ -4,13 +4,18 @@ An all-reduce takes
 
     max(start * messages * crowding ** exponent, (bytes - burst) / rate) + copy * bytes * crowding
 
+over links, and within a node
+
+    (start * messages + copy * bytes) * crowding ** exponent
+
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
 crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
-than that, because the ranks that poll meanwhile take their turns on the cores. Of waiting and the
-link's time the longer counts, not the sum: links are limited by a token bucket, which lets pass at
-once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size of
-the algorithm's largest message.
+than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
+large messages in fragments, which wait in the same way. Of waiting and the link's time the longer
+counts, not the sum: links are limited by a token bucket, which lets pass at once what it could have
+sent meanwhile. What the formula leaves is kept as a factor by the size of the algorithm's largest
+message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,19 +55,21 @@ BIN = 2**0.5  # width of a bin of sizes, as a factor
 class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
-    `messages`, `agreements`: the exponents of crowding. `copy`: the logarithm of the seconds to
-    copy a byte, with its standard deviation. It is large without a known link, whose time then
-    counts as copying. All were chosen for 4 to 32 ranks on two cores
-    (benchmarks/prediction_accuracy.py).
+    `messages`, `agreements`: the exponents of crowding; `copies_wait`: copying has that of the
+    messages, instead of 1. `copy`: the logarithm of the seconds to copy a byte, with its standard
+    deviation. It is large without a known link, whose time then counts as copying. All were chosen
+    for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
     agreements: float
+    copies_wait: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
 
-ON_LIMITED_LINKS, ON_LINKS, WITHIN_A_NODE = Prior(1.75, 1.5, copy_deviation=0.5), Prior(1.75, 1.5), Prior(0.75, 0.75)
+ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy_deviation=0.5), Prior(1.75, 1.5)
+WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
 
 
 class SentPerRank(NamedTuple):
@@ -98,20 +105,25 @@ ALGORITHMS: Mapping[str, Callable[[int], SentPerRank]] = {
 
 @dataclass(frozen=True)
 class Formula:
-    """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node."""
+    """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
+
+    `copies_wait`: crowding counts for copies as it does for messages.
+    """
 
     algorithm: str
     start_seconds: Floats | float
     copy_seconds_per_byte: Floats | float
     seconds_per_byte: Floats | float
     crowding_exponent: Floats | float
+    copies_wait: bool = False
 
     def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
-        start = self.start_seconds * path.messages * np.power(crowding, self.crowding_exponent)
-        copy = self.copy_seconds_per_byte * path.bytes * sizes * crowding
+        waiting = np.power(crowding, self.crowding_exponent)
+        start = self.start_seconds * path.messages * waiting
+        copy = self.copy_seconds_per_byte * path.bytes * sizes * (waiting if self.copies_wait else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
         found: Floats = np.maximum(start, on_link) + copy
         return found
@@ -153,6 +165,7 @@ class MeasuredCosts:
             old.copy_seconds_per_byte * np.exp(drawn[1]),
             old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
             np.maximum(old.crowding_exponent + drawn[3], 0),
+            old.copies_wait,
         )
         return replace(self, formula=formula)
 
@@ -250,11 +263,11 @@ class FittedFormula(NamedTuple):
     error: float
 
 
-def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float) -> Formula:
+def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float, copies_wait: bool) -> Formula:
     """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding."""
     start, copy, share, exponent = parameters
     link = seconds_per_byte * float(share)
-    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent))
+    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent), copies_wait)
 
 
 def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:
@@ -272,7 +285,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
     def errors(parameters: Floats) -> Floats:
-        formula = _formula(algorithm, parameters, rate)
+        formula = _formula(algorithm, parameters, rate, prior.copies_wait)
         return np.concatenate(
             [
                 weight_of_prior * (parameters[3] - prior.messages) / EXPONENT_DEVIATION,
@@ -290,7 +303,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     data = slice(2 * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
-    formula = _formula(algorithm, best.x, rate)
+    formula = _formula(algorithm, best.x, rate, prior.copies_wait)
     # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
     for run, free, log in zip(runs, left, logs, strict=True):
