@@ -37,8 +37,8 @@ from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
-from hvscale.prediction.model.samples import Samples, run_samples
-from hvscale.prediction.predict import SETUP_STEPS, PredictionRequest, predict
+from hvscale.prediction.model.samples import SETUP_STEPS, Samples, run_samples
+from hvscale.prediction.predict import PredictionRequest, predict
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.profiling.analyze.steps import read_step_log
 
@@ -260,7 +260,7 @@ def held_out_row(
     far: float,
 ) -> HeldOut:
     seconds, samples = step_seconds(run), all_samples(run)
-    steps = len(seconds) + SETUP_STEPS
+    steps = len(seconds)
     mean = float(seconds.mean())
     drawn = np.random.default_rng(0).integers(len(seconds), size=(4000, len(seconds)))
     low, high = (float(one) for one in np.quantile(seconds[drawn].mean(axis=1), [0.05, 0.95]))

@@ -24,7 +24,7 @@ from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
 from hvscale.prediction.model.networks import DocumentedCosts
-from hvscale.prediction.model.samples import Samples, is_replay, run_samples, undisturbed
+from hvscale.prediction.model.samples import SETUP_STEPS, Samples, is_replay, run_samples, undisturbed
 from hvscale.prediction.model.slowed_computing import Computing, measured_computing, why_unused
 from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
@@ -35,7 +35,6 @@ from hvscale.profiling.analyze.steps import read_step_log
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
-SETUP_STEPS = 1  # of a run, which set up communication
 MIN_RESIDUAL = 0.04  # two starts with the same settings differed by 2.4 to 5 %
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
+from hvscale.prediction.model.samples import run_samples
+from hvscale.profiling.analyze.steps import read_step_log
 from tests.conftest import PROGRAMS, Run
 
 PROGRAM = """
@@ -67,6 +70,14 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
     assert {timeline.source for timeline in document.timelines} == {"replayed", "predicted"}
     page = (tmp_path / "prediction/prediction.html").read_text()
     assert "prediction" in page
+
+
+def test_messages_of_the_first_step_do_not_count(runs: list[Path]) -> None:
+    replay = RunFolder.open(runs[1])
+    samples, steps = run_samples(replay), read_step_log(replay)
+    assert samples is not None
+    assert steps is not None
+    assert samples.bytes.sum() == (len(steps.seconds) - 1) * GRADIENT_BYTES
 
 
 def test_settings_change_the_prediction(hvscale: Run, runs: list[Path]) -> None:

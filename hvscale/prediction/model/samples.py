@@ -1,6 +1,7 @@
 """Measured all-reduces: those of profiled runs, and those of `hvscale bench allreduce`."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ OPENMPI_NUMBERS = {
 LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
+SETUP_STEPS = 1  # of a run, which set up communication: neither steps nor messages count
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
 
@@ -58,7 +60,7 @@ class Samples:
 
 
 def run_samples(run: RunFolder) -> Samples | None:
-    """The all-reduces of all ranks in a profiled run; None without any.
+    """The all-reduces of all ranks in a profiled run, after its first step; None without any.
 
     Raises RequestError if the run cannot be read.
     """
@@ -73,6 +75,9 @@ def run_samples(run: RunFolder) -> Samples | None:
     else:
         return None
     order = np.argsort(end, kind="stable")
+    order = order[last_start[order] >= after_setup(recording.steps)]
+    if not len(order):
+        return None
     seconds = (end - last_start)[order] / 1e9
     is_data = ~is_small[order]
     agreements = seconds[~is_data]
@@ -95,6 +100,12 @@ def run_samples(run: RunFolder) -> Samples | None:
         total_seconds=float(seconds[is_data].sum()),
         from_training=not is_replay(record),
     )
+
+
+def after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int:
+    """The moment at which the last rank is through with its first steps, in ns; 0 if unknown."""
+    marks = [int(marks[SETUP_STEPS]) for marks in steps.values() if len(marks) > SETUP_STEPS]
+    return max(marks, default=0)
 
 
 def is_replay(record: RunRecord) -> bool:
