@@ -1,8 +1,12 @@
-/* Aligns the ranks' clocks by timed round trips to rank 0. */
+/*
+ * Aligns the ranks' clocks with rank 0's along a binomial tree, in O(log np) rounds. A rank takes
+ * over the offset of its parent if both read one clock, and else measures it by timed round trips.
+ */
 #include "clocks.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -11,9 +15,11 @@
 #include "recorder.h"
 
 enum { TAG = 31807, ROUNDS = 16 };
-enum { DONE = 1, ASK = 2 }; /* messages to rank 0 */
+enum { DONE = 1, ASK = 2 }; /* messages to the parent */
 
 #define TIMEOUT_NS ((uint64_t)10 * 1000000000u)
+#define SPIN_NS 200000u /* then sleep: ranks that share a core must let each other answer */
+#define PAUSE_NS 100000
 
 static uint64_t add_bytes(uint64_t hash, const char *bytes, ssize_t count)
 {
@@ -40,37 +46,45 @@ static uint64_t clock_identity(void)
     return add_bytes(hash, text, readlink("/proc/self/ns/time", text, sizeof text));
 }
 
-enum { WORDS = 3 };
+/* What a parent tells its children about its own clock. */
+enum { IDENTITY, OFFSET, ERROR, JOB, WORDS };
 
-static void send(uint64_t first, uint64_t second, uint64_t third, int to)
+static void send(const uint64_t message[WORDS], int to)
 {
-    uint64_t message[WORDS] = {first, second, third};
-    mpi.send(message, sizeof message, mpi.type_byte, to, TAG, mpi.comm_world);
+    mpi.send(message, WORDS * sizeof *message, mpi.type_byte, to, TAG, mpi.comm_world);
+}
+
+static void send_word(uint64_t first, int to)
+{
+    send((uint64_t[WORDS]){first}, to);
 }
 
 /*
- * Returns false after a timeout: a rank that was started without hvprof does not answer, and must
+ * Returns false after `deadline`: a rank that was started without hvprof does not answer, and must
  * not block the job.
  */
-static bool receive(uint64_t message[WORDS], int from)
+static bool receive(uint64_t message[WORDS], int from, uint64_t deadline)
 {
     word request = 0;
     struct any_status status;
     int done = 0;
     mpi.irecv(message, WORDS * sizeof *message, mpi.type_byte, from, TAG, mpi.comm_world, &request);
-    for (uint64_t begin = hvprof_now(); !done && hvprof_now() - begin < TIMEOUT_NS;)
+    const uint64_t begin = hvprof_now();
+    for (uint64_t now = begin; now < deadline; now = hvprof_now()) {
         mpi.test(&request, &done, &status);
-    if (!done) {
-        mpi.cancel(&request);
-        mpi.wait(&request, &status);
+        if (done)
+            return true;
+        if (now - begin > SPIN_NS)
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
-    return done;
+    mpi.cancel(&request);
+    mpi.wait(&request, &status);
+    return false;
 }
 
-static struct clock_offset give_up_on(int peer)
+static void give_up_on(int peer)
 {
     log_line("rank %d did not answer within 10 s (started without hvprof?): clocks are not aligned", peer);
-    return (struct clock_offset){.error_ns = HVPROF_UNKNOWN_CLOCK_ERROR};
 }
 
 static uint64_t new_job(void)
@@ -81,49 +95,73 @@ static uint64_t new_job(void)
     return job;
 }
 
-static struct clock_offset answer_all(int size)
+static struct clock_offset compare_with(int parent)
 {
-    struct clock_offset own = {.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now()), .job = new_job()};
-    for (int peer = 1; peer < size; peer++) {
-        send(clock_identity(), (uint64_t)own.offset_ns, own.job, peer);
-        for (;;) {
-            uint64_t asked[WORDS];
-            if (!receive(asked, peer)) {
-                give_up_on(peer);
-                return own;
-            }
-            if (asked[0] == DONE)
-                break;
-            send(hvprof_now(), 0, 0, peer);
-        }
+    const struct clock_offset unknown = {.error_ns = HVPROF_UNKNOWN_CLOCK_ERROR};
+    uint64_t told[WORDS], answer[WORDS];
+    if (!receive(told, parent, hvprof_now() + TIMEOUT_NS)) {
+        give_up_on(parent);
+        return unknown;
     }
-    return own;
-}
-
-struct clock_offset clocks_measure(int rank, int size)
-{
-    if (rank == 0)
-        return answer_all(size);
-    uint64_t message[WORDS];
-    if (!receive(message, 0))
-        return give_up_on(0);
-    uint64_t clock = message[0], job = message[2], best = UINT64_MAX;
-    int64_t zero_since_1970 = (int64_t)message[1], ahead = 0;
-    if (clock != 0 && clock == clock_identity()) {
+    if (told[ERROR] == HVPROF_UNKNOWN_CLOCK_ERROR)
+        return unknown;
+    uint64_t best = UINT64_MAX;
+    int64_t ahead = 0;
+    if (told[IDENTITY] != 0 && told[IDENTITY] == clock_identity()) {
         best = 0;
     } else {
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t begin = hvprof_now();
-            send(ASK, 0, 0, 0);
-            if (!receive(message, 0))
-                return give_up_on(0);
+            send_word(ASK, parent);
+            if (!receive(answer, parent, begin + TIMEOUT_NS)) {
+                give_up_on(parent);
+                return unknown;
+            }
             uint64_t trip = hvprof_now() - begin;
             if (trip < best) {
                 best = trip;
-                ahead = (int64_t)(message[0] - (begin + trip / 2));
+                ahead = (int64_t)(answer[0] - (begin + trip / 2));
             }
         }
     }
-    send(DONE, 0, 0, 0);
-    return (struct clock_offset){.offset_ns = zero_since_1970 + ahead, .error_ns = (best + 1) / 2, .job = job};
+    send_word(DONE, parent);
+    return (struct clock_offset){
+        .offset_ns = (int64_t)told[OFFSET] + ahead,
+        .error_ns = told[ERROR] + (best + 1) / 2,
+        .job = told[JOB],
+    };
+}
+
+/* Answers a child's questions until it is done. Returns false after `deadline`. */
+static bool answer(int child, uint64_t deadline)
+{
+    uint64_t asked[WORDS];
+    while (receive(asked, child, deadline)) {
+        if (asked[0] == DONE)
+            return true;
+        send_word(hvprof_now(), child);
+    }
+    return false;
+}
+
+struct clock_offset clocks_measure(int rank, int size)
+{
+    struct clock_offset own = {.job = 0};
+    if (rank == 0)
+        own = (struct clock_offset){.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now()), .job = new_job()};
+    else
+        own = compare_with(rank & (rank - 1));
+    int children = 0;
+    while (rank + (1L << children) < size && !(rank >> children & 1))
+        children++;
+    /* The child with most descendants first. */
+    for (int child = children; child-- > 0;)
+        send((uint64_t[WORDS]){clock_identity(), (uint64_t)own.offset_ns, own.error_ns, own.job}, rank + (1 << child));
+    if (own.error_ns == HVPROF_UNKNOWN_CLOCK_ERROR)
+        return own;
+    const uint64_t deadline = hvprof_now() + TIMEOUT_NS;
+    for (int child = children; child-- > 0;)
+        if (!answer(rank + (1 << child), deadline))
+            give_up_on(rank + (1 << child));
+    return own;
 }

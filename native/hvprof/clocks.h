@@ -11,8 +11,8 @@ struct clock_offset {
 };
 
 /*
- * Exchanges messages between rank 0 and each other rank. All ranks must call it, with no other
- * message in flight.
+ * Exchanges messages between ranks, each with one partner at a time. All ranks must call it, with
+ * no other message in flight.
  */
 struct clock_offset clocks_measure(int rank, int size);
 
