@@ -18,7 +18,7 @@ from hvscale.profiling import library_path, preload_environment, step, trim_prof
 from hvscale.profiling.analyze.breakdown import breakdown, read_recording
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
-from hvscale.profiling.read.profile_file import BITWISE, RECORD, RECORDS_START, ProfileFile
+from hvscale.profiling.read.profile_file import BITWISE, RECORD, RECORDS_START, Header, ProfileFile
 from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
@@ -180,22 +180,59 @@ def test_python_marks_steps(open_mpi: Mpi, make_run: MakeRun) -> None:
     step()  # not preloaded here
 
 
+def headers_of(run: RunFolder, ranks: int) -> list[Header]:
+    return [ProfileFile(profile_of(run, rank)).header for rank in range(ranks)]
+
+
 def test_ranks_of_one_host_share_a_clock(any_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(3, any_mpi.flavour)
     any_mpi.record(run, 3, [str(any_mpi.compile("barriers")), "3"])
-    headers = [ProfileFile(profile_of(run, rank)).header for rank in range(3)]
+    headers = headers_of(run, 3)
     assert [header.clock_error_ns for header in headers] == [0, 0, 0]
     assert len({header.clock_offset_ns for header in headers}) == 1
 
 
-def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun) -> None:
-    """Each rank has its own time namespace, whose clock differs by the process id in seconds."""
-    apart = ["sh", "-c", 'exec unshare --time --monotonic $$ --fork -- "$0" "$@"']
-    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
+@pytest.fixture(scope="module")
+def apart() -> list[str]:
+    """Start of a command in its own time namespace, whose clock differs by the process id in
+    seconds.
+    """
+    words = ["sh", "-c", 'exec unshare --time --monotonic $$ --fork -- "$0" "$@"']
+    if subprocess.run([*words, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no time namespaces here")
+    return words
+
+
+def test_clocks_are_compared_along_a_tree(open_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:
+    run = make_run(7)
+    open_mpi.record(run, 7, [*apart, str(open_mpi.compile("barriers")), "3"])
+    headers = headers_of(run, 7)
+    assert len({header.clock_offset_ns for header in headers}) == 7
+    errors = [header.clock_error_ns for header in headers]
+    # A rank's error contains that of its parent: the rank without its lowest bit.
+    assert errors[0] == 0
+    assert all((error or 0) > (errors[rank & (rank - 1)] or 0) for rank, error in enumerate(errors) if rank)
+    events = read_recording(run).events
+    ends = [int((events.start_ns + events.duration_ns)[events.rank == rank].min()) for rank in range(7)]
+    assert max(ends) - min(ends) < 400_000_000 + max(error or 0 for error in errors)
+
+
+def test_a_rank_without_hvprof_does_not_block_the_others(open_mpi: Mpi, make_run: MakeRun) -> None:
+    run = make_run(4)
+    without = 'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then unset LD_PRELOAD; fi; exec "$0" "$@"'
+    command = ["sh", "-c", without, str(open_mpi.compile("barriers")), "3"]
+    done = open_mpi.start(4, command, open_mpi.preload(run))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Its parent and its child.
+    assert (done.stdout + done.stderr).count("rank 2 did not answer within 10 s") == 2
+    errors = {rank: ProfileFile(profile_of(run, rank)).header.clock_error_ns for rank in (0, 1, 3)}
+    assert errors == {0: 0, 1: 0, 3: None}
+
+
+def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:
     run = make_run(2, any_mpi.flavour)
     any_mpi.record(run, 2, [*apart, str(any_mpi.compile("every_collective"))])
-    headers = [ProfileFile(profile_of(run, rank)).header for rank in range(2)]
+    headers = headers_of(run, 2)
     assert headers[0].clock_error_ns == 0
     error = headers[1].clock_error_ns
     assert error is not None
