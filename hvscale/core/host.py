@@ -25,8 +25,14 @@ def available_cores() -> int:
 
 
 def machine_identity() -> str:
-    """The identity of this machine's start: its containers and network namespaces share it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """The identity of this machine's start: its containers and network namespaces share it.
+
+    The host's name where the kernel does not tell.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def cpu_model() -> str:

@@ -70,10 +70,12 @@ static bool receive(uint64_t message[WORDS], int from, uint64_t deadline)
     int done = 0;
     mpi.irecv(message, WORDS * sizeof *message, mpi.type_byte, from, TAG, mpi.comm_world, &request);
     const uint64_t begin = hvprof_now();
-    for (uint64_t now = begin; now < deadline; now = hvprof_now()) {
+    for (uint64_t now = begin;; now = hvprof_now()) {
         mpi.test(&request, &done, &status);
         if (done)
             return true;
+        if (now >= deadline)
+            break;
         if (now - begin > SPIN_NS)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
