@@ -8,6 +8,7 @@ from hvscale.launch.controller import launch
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.record import gradients_environment, nccl_environment
+from hvscale.profiling.record.space import ring_environment
 
 
 def profiled_launch(
@@ -35,7 +36,8 @@ def profiled_launch(
         mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
         horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}
         hook = gradients_environment(run, environment) if gradients else {}
-        return {**mpi, **horovod, **nccl_environment(run, environment), **hook}
+        rings = ring_environment(run, record, environment)
+        return {**mpi, **rings, **horovod, **nccl_environment(run, environment), **hook}
 
     try:
         return launch(command, options, replace(hooks, instrument=instrument))

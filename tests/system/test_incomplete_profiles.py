@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.core.units import MIB
+from hvscale.profiling.read.profile_file import RECORD, ProfileFile
 from tests.conftest import Run
 
 STEPS = """
@@ -27,13 +29,13 @@ for step in range(60):
 """
 
 
-# Each of the two ranks needs 64 MiB; the disk has space for none or one of them.
+# Each of the two ranks takes 64 MiB; the disk has space for none or one of them.
 @pytest.mark.parametrize("size", ["40m", "100m"])
 def test_lost_messages_are_not_counted_as_absent(
     hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path], size: str
 ) -> None:
     disk = small_disk(size)
-    job = ("-np", 2, "--run")
+    job = ("-np", 2, "--env", "HVPROF_MIB=64", "--run")
     command = ("--", "python", program(STEPS))
     done = hvscale("tune", *job, disk / "study", "--trials", 2, "--trial-seconds", 1, *command)
     assert done.returncode == 4, done.stdout + done.stderr
@@ -61,4 +63,34 @@ def test_a_complete_profile_is_trusted(
     run = ("-np", 2, "--run", disk / "job", "--env", "HVPROF_MIB=1")
     done = hvscale("profile", *run, "--json", "--", "python", program(STEPS))
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["incomplete"] is None
+
+
+def ring_mib(run: Path) -> list[int]:
+    return [
+        ProfileFile(run / f"hvprof/rank-{rank:05d}.hvp").header.capacity * RECORD.itemsize // MIB for rank in range(2)
+    ]
+
+
+def test_the_ranks_share_a_bound_for_their_profiles(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    profile = ("profile", "-np", 2, "--json", "--env")
+    command = ("--", "python", program(STEPS))
+    done = hvscale(*profile, "HVPROF_JOB_MIB=5", "--run", "job", *command)
+    assert done.returncode == 0, done.stderr
+    assert ring_mib(tmp_path / "job") == [2, 2]
+    assert "each rank's profile keeps its last 32768 messages (2 MiB), because HVPROF_JOB_MIB=5" in done.stderr
+    done = hvscale(*profile, "HVPROF_JOB_MIB=many", "--run", "none", *command)
+    assert (done.returncode, done.stderr.splitlines()[-1].split(":")[1]) == (2, " HVPROF_JOB_MIB=many"), done.stderr
+
+
+def test_profiles_fit_on_a_small_disk(
+    hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path]
+) -> None:
+    disk = small_disk("40m")
+    done = hvscale("profile", "-np", 2, "--run", disk / "job", "--json", "--", "python", program(STEPS))
+    assert done.returncode == 0, done.stderr
+    assert ring_mib(disk / "job") == [8, 8]
+    assert f"because the disk of {disk}/job has 39 MiB left" in done.stderr
     assert json.loads(done.stdout)["incomplete"] is None

@@ -8,7 +8,7 @@ from hvscale.core.files import open_regular, read_bytes
 from hvscale.core.run_folder import RunFolder, RunRecord
 
 PREFIX = "hvprof: "  # of each line that hvprof writes to stderr
-PROFILE_BYTES = 64 << 20  # reserved by hvprof for each rank, unless HVPROF_MIB is set
+PROFILE_BYTES = 64 << 20  # hvprof reserves at most this for each rank, unless HVPROF_MIB is set
 SEARCHED_LOG_BYTES = 1 << 20  # hvprof writes its line when a rank starts
 
 
