@@ -6,6 +6,7 @@ The ranks run a C program with 50 all-reduces, and `true`. Run it on an idle mac
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,14 +25,24 @@ from hvscale.core.numbers import parse_ranks
 HERE = Path(__file__).parent
 PROGRAMS = Path(sys.executable).parent
 CALLS = "50"
+HANG_SECONDS = 60
 YIELD = {"OMPI_MCA_mpi_yield_when_idle": "true"}  # as hvscale launches ranks that share cores
 
 
 def seconds(command: list[str], folder: Path) -> float:
-    """Run a command and return its seconds. Raises CalledProcessError if it fails."""
-    start = time.monotonic()
+    """Run a command and return its seconds. Raises CalledProcessError if it fails.
+
+    Open MPI's launcher sometimes hangs with many short ranks: it is then started again, once.
+    """
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **ALLOW_ROOT, **YIELD}
-    subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
+    run = partial(subprocess.run, command, cwd=folder, env=environment, capture_output=True, check=True)
+    start = time.monotonic()
+    try:
+        run(timeout=HANG_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"hung for {HANG_SECONDS} s: {shlex.join(command)}", file=sys.stderr)
+        start = time.monotonic()
+        run(timeout=HANG_SECONDS)
     return time.monotonic() - start
 
 
