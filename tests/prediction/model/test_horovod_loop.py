@@ -124,10 +124,10 @@ def test_every_step_sends_every_tensor_once(
     for part in (found.slowest_rank, found.wire, found.copies, found.agreement):
         assert (part >= -1e-9).all()
     slower = SimpleCosts(start_seconds=1e-5, bytes_per_second=1e7, blocking=blocking, copy=copy)
-    assert (
-        run(job, slower, np_, fusion_bytes=threshold, cycle_seconds=cycle).step.mean()
-        >= found.step.mean() - 2 * cycle - 1e-9
-    )
+    later = run(job, slower, np_, fusion_bytes=threshold, cycle_seconds=cycle)
+    # Other messages shift the loop's wake-ups, by up to a period each.
+    period = max(cycle, costs.agreement)
+    assert later.step.mean() >= found.step.mean() - 2 * period - 1e-9
 
 
 def test_the_timeline_is_one_of_the_steps() -> None:
