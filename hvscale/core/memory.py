@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     Call it before other threads start: each would get a heap of its own, limited to 64 MiB, and
     MPI takes the buffer of a larger all-reduce from the heap of Horovod's thread. On CPUs a
     training step of EDSR-baseline becomes 1.03 (fp32) to 1.11 times (bf16) as fast, one of VGG-16
-    on two ranks 1.1 times: see benchmarks/RESULTS.md.
+    on two ranks 1.05 to 1.23 times: see benchmarks/RESULTS.md.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -135,7 +135,7 @@ static struct clock_offset compare_with(int parent)
 }
 
 /* Answers a child's questions until it is done. Returns false after `deadline`. */
-static bool answer(int child, uint64_t deadline)
+static bool answer_questions(int child, uint64_t deadline)
 {
     uint64_t asked[WORDS];
     while (receive(asked, child, deadline)) {
@@ -148,9 +148,9 @@ static bool answer(int child, uint64_t deadline)
 
 struct clock_offset clocks_measure(int rank, int size)
 {
-    struct clock_offset own = {.job = 0};
+    struct clock_offset own = {.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now())};
     if (rank == 0)
-        own = (struct clock_offset){.offset_ns = (int64_t)(clock_ns(CLOCK_REALTIME) - hvprof_now()), .job = new_job()};
+        own.job = new_job();
     else
         own = compare_with(rank & (rank - 1));
     int children = 0;
@@ -163,7 +163,7 @@ struct clock_offset clocks_measure(int rank, int size)
         return own;
     const uint64_t deadline = hvprof_now() + TIMEOUT_NS;
     for (int child = children; child-- > 0;)
-        if (!answer(rank + (1 << child), deadline))
+        if (!answer_questions(rank + (1 << child), deadline))
             give_up_on(rank + (1 << child));
     return own;
 }

@@ -65,7 +65,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Show the points of this study of `hvscale scale`, also on its page scale.html, and say whether communication explains them.",
+            help="Show the points of this study of `hvscale scale`, say whether communication explains them, and replace its scale.html.",
         ),
     ] = None,
     why: Annotated[bool, typer.Option("--why", help="Also print what takes the time of a step.")] = False,

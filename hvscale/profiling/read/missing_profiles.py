@@ -33,7 +33,7 @@ def _full_disk(folder: Path) -> str | None:
     if free >= PROFILE_BYTES:
         return None
     return (
-        f"the disk of {folder} has {free >> 20} MiB left, and each rank's profile needs {PROFILE_BYTES >> 20} MiB: "
+        f"the disk of {folder} has {free >> 20} MiB left, and each rank's profile needs up to {PROFILE_BYTES >> 20} MiB: "
         "free some space, or set HVPROF_MIB lower"
     )
 

@@ -7,10 +7,11 @@ from hvscale.core.errors import RequestError
 from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.units import MIB
+from hvscale.profiling.read.missing_profiles import PROFILE_BYTES
 from hvscale.profiling.read.profile_file import RECORD, RECORDS_START
 
 RANK, JOB = "HVPROF_MIB", "HVPROF_JOB_MIB"
-MOST_RANK_MIB = 64  # of one rank, as hvprof reserves by itself
+MOST_RANK_MIB = PROFILE_BYTES // MIB
 JOB_MIB = 8192  # of the rings of all ranks
 LARGEST_MIB = 1 << 40
 DISK_SHARE = 2  # take at most 1 / 2 of what the disk has left
