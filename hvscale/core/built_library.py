@@ -1,4 +1,4 @@
-"""Find the C libraries of this package and preload them into a job's ranks."""
+"""Find the C libraries and programs of this package; preload the libraries into a job's ranks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,9 @@ from hvscale.core.errors import RequestError
 
 
 def built_library(name: str) -> Path:
-    """Return the path of a C library by file name. Raises RequestError if it was not built."""
+    """Return the path of a C library or program by file name. Raises RequestError if it was not
+    built.
+    """
     # An editable install keeps built files apart from the sources: __path__ has both folders.
     for folder in hvscale.core.__path__:
         path = Path(folder) / name

@@ -6,7 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,7 +19,7 @@ from hvscale.launch import effective_settings, flavours, placements
 from hvscale.launch import environment as job_environment
 from hvscale.launch.job import Job, Nodes
 from hvscale.launch.mpi import horovod_build
-from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
+from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, NodeFiles
 from hvscale.launch.placements import _slurm_job
 from hvscale.launch.supervision import init_marker, processes, programs
 from hvscale.launch.supervision.init_marker import InitDeadline
@@ -85,8 +85,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     run.begin(record)
     with run.at_work(record), processes.adopt_orphans(), catch_signals() as caught, ExitStack() as stack:
         stack.callback(report_problems, record, run, request, hooks.warn)
-        nodes = prepare_nodes(place, request, record, run, stack, caught)
-        record_nodes(record, nodes)
+        nodes = prepare_nodes(place, request, record, run, stack, caught, hooks)
         record.warnings += early_warnings(record, nodes, passed)
         for text in record.warnings:
             hooks.warn(text)
@@ -136,6 +135,11 @@ def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchH
 
     Raises the errors that `launch` raises.
     """
+    if _slurm_job.is_array(options.placement):
+        raise RequestError(
+            "--submit with an array: it has many runs to follow; write its job script with --sbatch FILE, without --submit, "
+            "and submit that with `sbatch FILE`"
+        )
     run = RunFolder((options.run or default_run_path(command)).absolute())
     script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
     _slurm_job.prepare_folder(run)
@@ -171,8 +175,9 @@ def prepare_nodes(
     run: RunFolder,
     stack: ExitStack,
     caught: list[int],
+    hooks: LaunchHooks,
 ) -> Nodes:
-    """Create the nodes; `stack` removes them.
+    """Create the nodes and prepare the files on them; `stack` collects and removes them.
 
     If this fails or a signal interrupts it, close the record and raise.
     """
@@ -180,7 +185,13 @@ def prepare_nodes(
         with interruptible():
             if caught:
                 raise InterruptedWaitError
-            return stack.enter_context(place.prepare(request))
+            nodes = stack.enter_context(place.prepare(request))
+            record_nodes(record, nodes)
+            if hooks.node_files is not None:
+                stack.callback(collect_files, hooks.node_files, hooks.warn, run, record, nodes)
+                record.rank_environment |= hooks.node_files.prepare(run, record, nodes)
+                run.write(record)  # ranks read their environment there
+            return nodes
     except (RequestError, InterruptedWaitError) as error:
         record.ended_at = datetime.now(UTC)
         record.state = "interrupted" if caught else "failed"
@@ -189,6 +200,18 @@ def prepare_nodes(
         if caught:
             raise RunInterruptedError(caught[0], run) from error
         raise
+
+
+def collect_files(
+    files: NodeFiles, warn: Callable[[str], None], run: RunFolder, record: RunRecord, nodes: Nodes
+) -> None:
+    """Collect the files on the nodes, and report those that stay there."""
+    found = files.collect(run, record, nodes)
+    record.warnings += found
+    for text in found:
+        warn(text)
+    with suppress(RequestError):  # the disk is full: the job's own outcome matters more
+        run.write(record)
 
 
 def make_job(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str, str]) -> Job:

@@ -9,12 +9,13 @@ from hvscale.core.run_folder import Library
 from hvscale.launch.flavours import FLAVOURS, Flavour
 from hvscale.launch.mpi.horovod_build import with_flavour_programs
 
-# Programs and libraries, the user and language, and the site's certificates.
+# Programs and libraries, the user and language, the site's certificates, and the task of an array.
 PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
     "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "COLORTERM",
     "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
     "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID",
 )  # fmt: skip
 
 # Variables with these prefixes, or with a flavour's, change how a job communicates or computes. A
@@ -84,7 +85,7 @@ DEVICE_POLICIES = ("own", "all", "split")
 def library_devices_variable(policy: str, flavour: Flavour, library: Library) -> str | None:
     """The variable that lists all GPUs for the communication library; None except with split.
 
-    rank.py applies the policy of `--devices`: own: CUDA_VISIBLE_DEVICES holds only the local rank's
+    hvrank applies the policy of `--devices`: own: CUDA_VISIBLE_DEVICES holds only the local rank's
     GPU. all: it keeps the caller's value, and the program selects its GPU. split: as own, and the
     library gets its own list of all GPUs. Raises RequestError for another policy, and for split if
     the library has no such list.

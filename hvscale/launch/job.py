@@ -181,7 +181,7 @@ class Job:
 
     `environment`: the whole environment of the launcher and of every rank. `rank_environment`:
     added for the user's command only, because a preloaded library must not load into mpirun or
-    rank.py.
+    hvrank.
     """
 
     np: int

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_serializer, model_validator
 from pydantic.fields import FieldInfo
@@ -14,12 +14,16 @@ from hvscale.core.numbers import Ranks, Seconds
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch import flavours
 from hvscale.launch.environment import recordable_requests
+from hvscale.launch.job import Nodes
 from hvscale.launch.placement_options import PlacementOptions, option
 
 Instrument = Callable[[RunFolder, RunRecord, dict[str, str]], dict[str, str]]
 Show = Callable[[int, str], None]
 Warn = Callable[[str], None]
 Watch = Callable[[RunFolder], object]
+
+
+Record = Literal["calls", "counters"]
 
 
 class LaunchOptions(BaseModel):
@@ -69,6 +73,22 @@ class LaunchOptions(BaseModel):
         option(
             "TABLE",
             "Choose collective algorithms by the decision table of `hvscale tune-collectives`.",
+        ),
+    ] = None
+    record: Annotated[
+        Record | None,
+        option(
+            "calls|counters",
+            "What to keep: calls (also each call: up to 64 MiB a rank, 16 MiB with 512 ranks), or counters (totals and latency "
+            "histograms, 0.2 MiB a rank; no waiting, timelines or buffer reuse). [default: calls]",
+        ),
+    ] = None
+    record_dir: Annotated[
+        Path | None,
+        option(
+            "DIR",
+            "Record on each node's own disk, such as --record-dir /local/scratch, and collect the records when the job ends. "
+            "[default: the run folder]",
         ),
     ] = None
     run: Annotated[Path | None, option("DIR", "Run folder to create. [default: a new one under runs/]")] = None
@@ -174,6 +194,19 @@ def print_warning(text: str) -> None:
     print(f"hvscale: warning: {text}", file=sys.stderr)
 
 
+class NodeFiles(Protocol):
+    """Files that the ranks write on their nodes' own disks."""
+
+    def prepare(self, run: RunFolder, record: RunRecord, nodes: Nodes) -> dict[str, str]:
+        """Called before the job starts; returns further variables for the command.
+
+        Raises RequestError if a node has no place for the files.
+        """
+
+    def collect(self, run: RunFolder, record: RunRecord, nodes: Nodes) -> list[str]:
+        """Called after the job's last process, also if `prepare` failed; returns warnings."""
+
+
 @dataclass(frozen=True)
 class LaunchHooks:
     """What the caller adds to a launch.
@@ -184,7 +217,7 @@ class LaunchHooks:
     `collectives(run, record, environment)` and then `instrument(run, record, environment)` return
     variables for the command only, on top of the job's `environment`. `collectives` is called if
     `LaunchOptions.collectives` is set; `instrument` gets its variables in `environment`. Both may
-    add to the record's warnings.
+    add to the record's warnings, as may `node_files`, which is called while the job's nodes exist.
     """
 
     show: Show | None = None
@@ -192,6 +225,7 @@ class LaunchHooks:
     watch: Watch | None = None
     instrument: Instrument | None = None
     collectives: Instrument | None = None
+    node_files: NodeFiles | None = None
 
 
 NO_HOOKS = LaunchHooks()

@@ -54,7 +54,7 @@ bool node_memory_create(struct node_memory *m, struct node_memory_place *place)
     place->mark = ((uint64_t)now.tv_sec << 30 | (uint64_t)now.tv_nsec) ^ (uint64_t)place->pid << 40;
     place->file = memfd_create("hvbcast", MFD_CLOEXEC);
     /* Reserved now: running out of memory later would kill the rank with SIGBUS. */
-    if (place->file < 0 || file_space_reserve(place->file, all_bytes(m)) != 0 || !map(m, place->file))
+    if (place->file < 0 || file_space_reserve(place->file, 0, all_bytes(m)) != 0 || !map(m, place->file))
         return false;
     m->shared->mark = place->mark;
     return true;

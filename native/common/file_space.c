@@ -10,7 +10,7 @@
  * Beyond the limit the kernel sends SIGXFSZ to this thread, which by default ends the process. This
  * function blocks the signal during the call and then discards it, so the program never sees it.
  */
-int file_space_reserve(int file, uint64_t size)
+int file_space_reserve(int file, uint64_t offset, uint64_t size)
 {
     static const struct timespec no_wait;
     sigset_t too_large, before, pending;
@@ -18,7 +18,7 @@ int file_space_reserve(int file, uint64_t size)
     sigaddset(&too_large, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &too_large, &before);
     sigpending(&pending);
-    int error = posix_fallocate(file, 0, (off_t)size);
+    int error = posix_fallocate(file, (off_t)offset, (off_t)size);
     if (error == EFBIG && !sigismember(&pending, SIGXFSZ))
         while (sigtimedwait(&too_large, NULL, &no_wait) < 0 && errno == EINTR)
             continue;

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /*
- * Reserves the first `size` bytes of `file`. Returns 0 or an errno value: EFBIG, without a signal,
- * beyond a limit on file sizes (ulimit -f).
+ * Reserves `size` bytes of `file` from `offset` on. Returns 0 or an errno value: EFBIG, without a
+ * signal, beyond a limit on file sizes (ulimit -f).
  */
-int file_space_reserve(int file, uint64_t size);
+int file_space_reserve(int file, uint64_t offset, uint64_t size);
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,13 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define DEFAULT_MIB 64
+
+/* A program may close descriptors that it did not open, and the next file then gets the number. */
+static struct {
+    int descriptor;
+    dev_t device;
+    ino_t inode;
+} own = {.descriptor = -1};
 
 uint64_t mapped_file_ring_bytes(void)
 {
@@ -59,12 +65,14 @@ static bool name_file(const struct mapped_file_kind *kind, const char *temporary
     return false;
 }
 
-static void *map(int file, uint64_t size)
+static void *map(int file, uint64_t size, const struct file_part *parts, size_t part_count)
 {
     /* Reserved now: on a full disk, a later write to the mapping would kill the job with SIGBUS. */
-    errno = file_space_reserve(file, size);
-    if (errno != 0)
-        return NULL;
+    for (size_t i = 0; i < part_count; i++) {
+        errno = file_space_reserve(file, parts[i].offset, parts[i].bytes);
+        if (errno != 0)
+            return NULL;
+    }
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED)
         return NULL;
@@ -72,7 +80,25 @@ static void *map(int file, uint64_t size)
     return memory;
 }
 
+static void remember(int file)
+{
+    struct stat about;
+    if (fstat(file, &about) != 0)
+        return;
+    own.descriptor = file;
+    own.device = about.st_dev;
+    own.inode = about.st_ino;
+}
+
+bool mapped_file_reserve(struct file_part part)
+{
+    struct stat about;
+    return fstat(own.descriptor, &about) == 0 && about.st_dev == own.device && about.st_ino == own.inode &&
+        file_space_reserve(own.descriptor, part.offset, part.bytes) == 0;
+}
+
 void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
+                         const struct file_part *parts, size_t part_count,
                          void (*write_header)(void *file, const void *identity), const void *identity)
 {
     const char *directory = getenv("HVPROF_DIRECTORY");
@@ -91,18 +117,22 @@ void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uin
         log_line("cannot write in %s (%s): the job continues without a profile", directory, strerror(errno));
         return NULL;
     }
-    void *memory = map(file, size);
+    void *memory = map(file, size, parts, part_count);
     bool ready = memory != NULL;
     if (ready) {
         write_header(memory, identity);
+        remember(file);
         fchmod(file, 0644);
         /* Held until this process ends, so that hvscale does not truncate the file before. */
         flock(file, LOCK_SH | LOCK_NB);
         ready = name_file(kind, temporary, directory, rank);
     }
     if (!ready) {
-        log_line("cannot create a profile of %llu MiB in %s (%s): the job continues without a profile",
-                 (unsigned long long)(size / MIB), directory, strerror(errno));
+        uint64_t reserved = 0;
+        for (size_t i = 0; i < part_count; i++)
+            reserved += parts[i].bytes;
+        log_line("cannot create a profile of %.1f MiB in %s (%s): the job continues without a profile",
+                 (double)reserved / MIB, directory, strerror(errno));
         if (memory != NULL)
             munmap(memory, size);
         close(file);

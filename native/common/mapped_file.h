@@ -5,6 +5,7 @@
 #ifndef HVSCALE_MAPPED_FILE_H
 #define HVSCALE_MAPPED_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -16,13 +17,27 @@ struct mapped_file_kind {
     const char *extension;
 };
 
+/* Bytes of a file for which disk space is reserved. */
+struct file_part {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
 /*
- * Creates and maps this process's file of `size` bytes in $HVPROF_DIRECTORY. `write_header` is
- * called before the file gets its name. Files of earlier processes are neither shared nor replaced.
+ * Creates and maps this process's file of `size` bytes in $HVPROF_DIRECTORY. Disk space is reserved
+ * for `parts`, of which the first ends with the file; the process may write nowhere else before
+ * mapped_file_reserve. `write_header` is called before the file gets its name. Files of earlier processes are neither shared nor replaced.
  * A forked child does not inherit the mapping. Returns NULL after one line on stderr if that fails.
  */
 void *mapped_file_create(const struct mapped_file_kind *kind, uint32_t rank, uint64_t size,
+                         const struct file_part *parts, size_t part_count,
                          void (*write_header)(void *file, const void *identity), const void *identity);
+
+/*
+ * Reserves disk space for further bytes of the file that mapped_file_create has opened. False if the
+ * disk is full, or if the program has closed the file.
+ */
+bool mapped_file_reserve(struct file_part part);
 
 /* The bytes of the ring of records, from $HVPROF_MIB. */
 uint64_t mapped_file_ring_bytes(void);

@@ -21,11 +21,20 @@ struct counters {
     } known[COUNTERS_KNOWN];
 };
 
-/* Sets the table in the file, into which all later calls are counted. */
-void counters_open(struct hvprof_counter table[HVPROF_COUNTERS]);
+/*
+ * Sets the file into which all later calls are counted. Disk space is reserved for its first
+ * `available` counters; further ones reserve theirs.
+ */
+void counters_open(struct hvprof_file *file, uint32_t available);
 
 /* Counts one call in a communicator of `ranks`. Only one thread at a time for each `own`. */
 void counters_add(struct counters *own, uint16_t operation, uint16_t flags, uint32_t ranks, uint64_t bytes,
                   uint64_t duration_ns);
+
+/*
+ * Counts a step mark that `own`'s thread makes: the time since the process's last mark (0 without
+ * one), and the communication in between.
+ */
+void counters_add_step(struct counters *own, uint64_t now_ns);
 
 #endif

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define HVPROF_MAGIC "hvprof\r\n"
-#define HVPROF_VERSION 3u
+#define HVPROF_VERSION 4u
 #define HVPROF_OPERATIONS 64
 #define HVPROF_COMMUNICATORS 4096
 #define HVPROF_COUNTERS 1024
@@ -24,7 +24,7 @@
 #define HVPROF_SEND 23 /* point-to-point operations have counters but no records */
 #define HVPROF_RECEIVE 24
 #define HVPROF_SEND_RECEIVE 25
-#define HVPROF_STEP 63 /* the start of a step, not a call */
+#define HVPROF_STEP 63 /* the start of a step, not a call; its counter has the time since the last one */
 #define HVPROF_ALL_SIZES 127u /* size class of a counter that many sizes share, because no other was left */
 #define HVPROF_UNKNOWN_CLOCK_ERROR UINT64_MAX
 
@@ -34,7 +34,7 @@ struct hvprof_header {
     uint32_t header_bytes; /* bytes before the first record */
     uint32_t record_bytes;
     uint32_t rank; /* in MPI_COMM_WORLD */
-    uint64_t capacity; /* records */
+    uint64_t capacity; /* records; 0: calls are only counted */
     uint32_t world_size;
     uint32_t pid;
     uint64_t monotonic_ns; /* the two clocks, read together */
@@ -51,7 +51,14 @@ struct hvprof_header {
     unsigned char reserved[4032 - 1980];
     _Atomic uint64_t reserved_records; /* sequence numbers reserved by threads; in a separate cache line */
     _Atomic uint64_t stopped_ns; /* CLOCK_MONOTONIC when recording stopped out of memory; 0: it did not */
-    unsigned char padding[48];
+    struct hvprof_step_sums {
+        _Atomic uint64_t steps; /* that have ended: from one step mark to the next */
+        _Atomic uint64_t duration_ns;
+        _Atomic uint64_t blocking_ns; /* of blocking collectives in them, by the thread that marked their start */
+        _Atomic uint64_t collectives_ns; /* of all collectives that ended in them */
+        _Atomic uint64_t collectives_bytes; /* without bitwise reductions */
+        _Atomic uint64_t check; /* over the words before it */
+    } step_sums;
 };
 
 struct hvprof_communicator {
@@ -65,8 +72,8 @@ struct hvprof_communicator {
 
 /*
  * Totals over all calls of one operation and size class by one thread; unlike records, never
- * overwritten. Bits of the key: 0-5 operation, 6-12 size class, 13 bitwise, 15 always set, 16-31
- * thread, 32-63 ranks.
+ * overwritten. Bits of the key: 0-5 operation, 6-12 size class, 13 bitwise, 14 after the first step
+ * mark, 15 always set, 16-31 thread, 32-63 ranks.
  */
 struct hvprof_counter {
     _Atomic uint64_t key; /* 0: unused */
@@ -101,6 +108,7 @@ struct hvprof_file {
 _Static_assert(offsetof(struct hvprof_header, check) == 56, "layout");
 _Static_assert(offsetof(struct hvprof_header, reserved) == 1980, "layout");
 _Static_assert(offsetof(struct hvprof_header, reserved_records) == 4032, "layout");
+_Static_assert(offsetof(struct hvprof_header, step_sums) == 4048, "layout");
 _Static_assert(sizeof(struct hvprof_header) == 4096, "layout");
 _Static_assert(sizeof(struct hvprof_communicator) == 32 && sizeof(struct hvprof_record) == 64, "layout");
 _Static_assert(sizeof(struct hvprof_counter) == 152 * 8, "layout");

@@ -22,8 +22,9 @@ static const struct mapped_file_kind file_kind = {.prefix = "rank", .extension =
 
 static struct {
     struct hvprof_file *file;
-    uint64_t capacity;
+    uint64_t capacity; /* 0: calls are only counted */
     uint32_t communicators; /* entries used */
+    uint32_t communicators_reserved; /* entries with disk space */
 } ring;
 
 _Atomic bool hvprof_recording;
@@ -106,18 +107,61 @@ static void stop_in_child(void)
     atomic_store_explicit(&hvprof_recording, false, memory_order_relaxed);
 }
 
+/* Whether HVPROF_RECORD asks for counters alone. */
+static bool only_counts(void)
+{
+    const char *text = getenv("HVPROF_RECORD");
+    if (text == NULL || *text == '\0' || strcmp(text, "calls") == 0)
+        return false;
+    if (strcmp(text, "counters") == 0)
+        return true;
+    log_line("HVPROF_RECORD=%s is neither calls nor counters: using the default, calls", text);
+    return false;
+}
+
+/*
+ * When the table is full, later communicators of the same size share an entry, so that their size
+ * stays correct.
+ */
+enum { SHARED_ENTRIES = 64, OWN_ENTRIES = HVPROF_COMMUNICATORS - SHARED_ENTRIES };
+
+/* A file without records reserves space only for what is used: its tables stay mostly empty. */
+enum {
+    PAGE = 4096,
+    FIRST_COMMUNICATORS = PAGE / sizeof(struct hvprof_communicator),
+    SHARED_COUNTERS = offsetof(struct hvprof_file, counters[HVPROF_COUNTERS - HVPROF_OPERATIONS]),
+    SHARED_COMMUNICATORS = offsetof(struct hvprof_file, communicators[OWN_ENTRIES]),
+};
+static const struct file_part counters_parts[] = {
+    {SHARED_COUNTERS, sizeof(struct hvprof_file) - SHARED_COUNTERS},
+    {0, offsetof(struct hvprof_file, communicators[FIRST_COMMUNICATORS])},
+    {SHARED_COMMUNICATORS, offsetof(struct hvprof_file, counters) - SHARED_COMMUNICATORS},
+};
+
+static struct hvprof_file *create_file(const struct hvprof_identity *identity)
+{
+    if (only_counts()) {
+        ring.communicators_reserved = FIRST_COMMUNICATORS;
+        return mapped_file_create(&file_kind, identity->rank, sizeof(struct hvprof_file), counters_parts,
+                                  sizeof counters_parts / sizeof *counters_parts, write_header, identity);
+    }
+    ring.capacity = mapped_file_ring_bytes() / sizeof(struct hvprof_record);
+    ring.communicators_reserved = OWN_ENTRIES;
+    uint64_t size = sizeof(struct hvprof_file) + ring.capacity * sizeof(struct hvprof_record);
+    const struct file_part whole = {.bytes = size};
+    return mapped_file_create(&file_kind, identity->rank, size, &whole, 1, write_header, identity);
+}
+
 void hvprof_open(const struct hvprof_identity *identity)
 {
-    ring.capacity = mapped_file_ring_bytes() / sizeof(struct hvprof_record);
-    uint64_t size = sizeof(struct hvprof_file) + ring.capacity * sizeof(struct hvprof_record);
     if (pthread_key_create(&end_of_thread, release) != 0 || pthread_atfork(NULL, NULL, stop_in_child) != 0) {
         log_line("out of memory or thread-specific keys: the job continues without a profile");
         return;
     }
-    ring.file = mapped_file_create(&file_kind, identity->rank, size, write_header, identity);
+    ring.file = create_file(identity);
     if (ring.file == NULL)
         return;
-    counters_open(ring.file->counters);
+    counters_open(ring.file, ring.capacity != 0 ? HVPROF_COUNTERS : 0);
     atomic_store_explicit(&hvprof_recording, true, memory_order_release);
 }
 
@@ -129,15 +173,26 @@ void hvprof_stop_out_of_memory(void)
     log_line("out of memory: recording stops here, and the job continues");
 }
 
-/*
- * When the table is full, later communicators of the same size share an entry, so that their size
- * stays correct.
- */
-enum { SHARED_ENTRIES = 64 };
+/* Whether disk space is reserved for the next entry. */
+static bool has_space(void)
+{
+    if (ring.communicators < ring.communicators_reserved)
+        return true;
+    uint32_t entries = PAGE / sizeof(struct hvprof_communicator);
+    if (entries > OWN_ENTRIES - ring.communicators)
+        entries = OWN_ENTRIES - ring.communicators;
+    struct file_part part = {offsetof(struct hvprof_file, communicators) +
+                                 ring.communicators * sizeof(struct hvprof_communicator),
+                             entries * sizeof(struct hvprof_communicator)};
+    if (!mapped_file_reserve(part))
+        return false;
+    ring.communicators_reserved += entries;
+    return true;
+}
 
 static uint32_t shared_entry(uint32_t size)
 {
-    uint32_t index = HVPROF_COMMUNICATORS - SHARED_ENTRIES;
+    uint32_t index = OWN_ENTRIES;
     while (index + 1 < ring.communicators && ring.file->communicators[index].size != size)
         index++;
     return index;
@@ -147,9 +202,13 @@ uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank
 {
     if (!hvprof_is_recording())
         return 0;
-    if (ring.communicators >= HVPROF_COMMUNICATORS - SHARED_ENTRIES) {
-        if (ring.communicators == HVPROF_COMMUNICATORS - SHARED_ENTRIES)
-            log_line("more than %u communicators: later ones are grouped by their size", ring.communicators);
+    if (ring.communicators < OWN_ENTRIES && !has_space()) {
+        log_line("no space for more than %u communicators", ring.communicators);
+        ring.communicators = OWN_ENTRIES;
+    }
+    if (ring.communicators >= OWN_ENTRIES) {
+        if (ring.communicators == OWN_ENTRIES)
+            log_line("too many communicators: later ones are grouped by their size");
         else if (ring.file->communicators[shared_entry(size)].size == size ||
                  ring.communicators == HVPROF_COMMUNICATORS)
             return shared_entry(size);
@@ -201,9 +260,15 @@ void hvprof_append(const struct hvprof_message *message)
         hvprof_stop_out_of_memory();
         return;
     }
+    if (message->operation == HVPROF_STEP) {
+        if (ring.capacity != 0)
+            append(writer, message);
+        counters_add_step(&writer->counters, message->start_ns);
+        return;
+    }
     bool in_communicator = message->communicator != HVPROF_NO_COMMUNICATOR;
     uint32_t ranks = in_communicator ? ring.file->communicators[message->communicator].size : 0;
-    if (!message->only_counted)
+    if (!message->only_counted && ring.capacity != 0)
         append(writer, message);
     counters_add(&writer->counters, message->operation, message->flags, ranks, message->bytes, message->duration_ns);
 }

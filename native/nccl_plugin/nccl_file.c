@@ -52,7 +52,8 @@ bool nccl_file_open(uint32_t rank, uint32_t job_size, unsigned interface)
         log_line("out of memory: the job continues without a profile of NCCL");
         return false;
     }
-    header = mapped_file_create(&kind, rank, size, write_header, &identity);
+    const struct file_part whole[] = {{.bytes = size}};
+    header = mapped_file_create(&kind, rank, size, whole, 1, write_header, &identity);
     return header != NULL;
 }
 

@@ -30,11 +30,11 @@ from hvscale.profiling import library_path, preload_environment
 def test_mpirun_gets_the_options_of_its_release(tmp_path: Path, version: str, mapping: str) -> None:
     job = Job(np=3, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node(name="here", slots=3),)))
     words = openmpi.arguments(
-        job, ["python", "rank.py"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
+        job, ["hvrank", "run"], Library(flavour="openmpi", version=version, launcher="/opt/bin/mpirun")
     )
     assert words[:5] == ["/opt/bin/mpirun", "-np", "3", "--bind-to", "none"]
     assert mapping in words
-    assert words[-2:] == ["python", "rank.py"]
+    assert words[-2:] == ["hvrank", "run"]
 
 
 def test_flavours_by_name_and_soname() -> None:
@@ -113,7 +113,7 @@ def create_mpi(prefix: Path, soname: str, function: str) -> Library:
 def test_the_profiler_is_preloaded_into_ranks_only_and_mounted_into_containers(
     tmp_path: Path, large_counts: bool
 ) -> None:
-    """All placements preload the same: rank.py copies LD_PRELOAD from run.json to the command."""
+    """All placements preload the same: hvrank copies LD_PRELOAD from run.json to the command."""
     library = library_path(large_counts)
     preload = preload_environment(RunFolder(tmp_path), {"LD_PRELOAD": "/opt/theirs.so"}, large_counts=large_counts)
     assert preload["LD_PRELOAD"] == f"{library}:/opt/theirs.so"
@@ -126,8 +126,8 @@ def test_the_profiler_is_preloaded_into_ranks_only_and_mounted_into_containers(
 def test_mpirun_rsh_gets_a_host_for_each_rank(tmp_path: Path) -> None:
     job = Job(np=2, command=["train me"], run=tmp_path, environment={}, nodes=Nodes((Node("here", 2),)))
     found = Library(flavour="mvapich2", version="2.3.7", launcher="/opt/bin/mpirun_rsh")
-    words = mvapich2.arguments(job, ["python", "rank.py"], found)
-    assert words == ["/opt/bin/mpirun_rsh", "-export-all", "-np", "2", "localhost", "localhost", "python", "rank.py"]
+    words = mvapich2.arguments(job, ["hvrank", "run"], found)
+    assert words == ["/opt/bin/mpirun_rsh", "-export-all", "-np", "2", "localhost", "localhost", "hvrank", "run"]
 
 
 def test_devices_split_needs_a_library_with_its_own_device_list() -> None:

@@ -25,7 +25,6 @@ OTHER_MEANINGS = {
     "comm_tuning/collectives/measure/rank.py": {"host"},
     "launch/flavours/openmpi.py": {"ssh"},  # how Open MPI's mpirun starts its daemons
     "launch/mpi/hydra.py": {"ssh"},  # how Hydra starts its proxies
-    "launch/rank_side/rank.py": {"host"},  # a key of the rank's file
     "profiling/read/nccl_file.py": {"host"},  # a field of the header
     "profiling/read/profile_file.py": {"host"},
     "profiling/read/ring_file.py": {"host"},

@@ -12,7 +12,7 @@ from typer.main import get_command
 from hvscale.bench.applications.document import ApplicationDocument
 from hvscale.bench.collectives.document import BenchDocument
 from hvscale.bench.param_server.document import ParamServerDocument
-from hvscale.cli.commands import launch as launch_file
+from hvscale.cli.commands import profile as profile_file
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument
 from hvscale.comm_tuning.tune.document import TuneDocument
 from hvscale.core.errors import RequestError
@@ -25,7 +25,7 @@ from hvscale.launch.placements import _slurm_job
 from hvscale.studies.comparison.study import ComparisonDocument
 from hvscale.studies.scaling.document import ScalingDocument
 
-LAUNCH: Any = get_command(launch_file.app)
+PROFILE: Any = get_command(profile_file.app)  # it has all options of a launch
 DOCUMENTS = (
     ApplicationDocument,
     BenchDocument,
@@ -61,6 +61,8 @@ options = st.builds(
     set=st.lists(texts).map(tuple),
     settings=st.none() | paths,
     collectives=st.none() | paths,
+    record=st.sampled_from([None, "calls", "counters"]),
+    record_dir=st.none() | paths,
     run=st.none() | paths,
     placement=placements,
     start_timeout=st.none() | st.floats(0.001, 1e9),
@@ -68,10 +70,10 @@ options = st.builds(
 
 
 def parse_arguments(words: list[str]) -> tuple[LaunchOptions, list[str]]:
-    """The options and the command that `hvscale launch` parses from its arguments."""
-    context = LAUNCH.make_context("launch", list(words))
+    """The options and the command that `hvscale profile` parses from its arguments."""
+    context = PROFILE.make_context("profile", list(words))
     command = list(context.params["command"])
-    return LaunchOptions.of(**LAUNCH.take_values(context)), command
+    return LaunchOptions.of(**PROFILE.take_values(context)), command
 
 
 @given(options)
@@ -88,16 +90,16 @@ def test_options_round_trip_through_a_command_line(original: LaunchOptions) -> N
 
 @given(options, st.lists(texts, min_size=1))
 def test_options_round_trip_through_a_job_script(original: LaunchOptions, command: list[str]) -> None:
-    script = _slurm_job.job_script("launch", command, original, Path("/runs/job"))
+    script = _slurm_job.job_script("profile", command, original, Path("/runs/job"))
     _, verb, *words = shlex.split(script.rpartition("\nexec ")[2])
     env = tuple(one if has_public_value(one.partition("=")[0]) else one.partition("=")[0] for one in original.env)
     inside = original.replace(env=env, run=Path("/runs/job"), placement=PlacementOptions(placement="slurm"))
-    assert (verb, *parse_arguments(words)) == ("launch", inside, command)
+    assert (verb, *parse_arguments(words)) == ("profile", inside, command)
 
 
 def test_each_option_has_one_name() -> None:
     """The key in a document is the option without its dashes."""
-    given = {option.name: option for option in LAUNCH.params if option.name in OPTIONS}
+    given = {option.name: option for option in PROFILE.params if option.name in OPTIONS}
     assert list(given) == list(OPTIONS)
     for name, option in given.items():
         assert "--" + name.replace("_", "-") in option.opts
@@ -106,7 +108,15 @@ def test_each_option_has_one_name() -> None:
 
 
 def example(name: str) -> object:
-    kinds = {"np": 2, "cma": True, "submit": True, "network": "bridge", "container_gpus": "own", "start_timeout": 1.5}
+    kinds = {
+        "np": 2,
+        "cma": True,
+        "submit": True,
+        "network": "bridge",
+        "container_gpus": "own",
+        "start_timeout": 1.5,
+        "record": "calls",
+    }
     lists = ("env", "set", "mount", "sbatch_option")
     return [f"{name}=1"] if name in lists else kinds.get(name, 2 if name in ("nodes", "ranks_per_container") else name)
 

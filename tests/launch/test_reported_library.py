@@ -202,3 +202,5 @@ def test_no_report_is_no_mismatch() -> None:
 def test_ranks_are_shown_as_ranges() -> None:
     assert ranks_in_words([3]) == "rank 3"
     assert ranks_in_words([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"
+    odd = list(range(1, 512, 2))
+    assert ranks_in_words(odd) == "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 248 more"

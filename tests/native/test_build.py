@@ -28,6 +28,7 @@ def test_libraries_build_without_warnings(tmp_path: Path) -> None:
     done = build(tmp_path, AS_ERRORS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(tmp_path.glob("lib*.so"))) == 6
+    assert (tmp_path / "hvrank").exists()
 
 
 def test_a_new_warning_does_not_break_an_installation(tmp_path: Path) -> None:

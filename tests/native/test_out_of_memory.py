@@ -63,5 +63,5 @@ def test_a_failed_allocation_does_not_end_the_job(open_mpi: Mpi, make_run: MakeR
         assert lines == [LINE], f"from allocation {fail_from} of {total} on"
         if fail_from >= 2:  # before, not one call is recorded
             result = breakdown(run)
-            assert "rank 0 ran out of memory: its later calls are not recorded" in result.warnings
+            assert "rank 0 ran out of memory: later calls are not recorded" in result.warnings
             assert sum(row.calls for row in result.rows) < CALLS

@@ -138,8 +138,8 @@ def test_a_communicator_has_the_same_identity_on_all_members(any_mpi: Mpi, make_
     """The bytes of each all-reduce in identities.c identify the communicator."""
     run = make_run(size, any_mpi.flavour)
     any_mpi.record(run, size, [str(any_mpi.compile("identities"))])
-    recording = read_recording(run, detail=True)
-    events = recording.events
+    recording = read_recording(run)
+    events = recording.load()
     identities: dict[int, set[int]] = {}
     calls: Counter[int] = Counter()
     for which, place in zip(events.bytes.tolist(), events.communicator.tolist(), strict=True):
@@ -212,7 +212,7 @@ def test_clocks_are_compared_along_a_tree(open_mpi: Mpi, make_run: MakeRun, apar
     # A rank's error contains that of its parent: the rank without its lowest bit.
     assert errors[0] == 0
     assert all((error or 0) > (errors[rank & (rank - 1)] or 0) for rank, error in enumerate(errors) if rank)
-    events = read_recording(run).events
+    events = read_recording(run).load()
     ends = [int((events.start_ns + events.duration_ns)[events.rank == rank].min()) for rank in range(7)]
     assert max(ends) - min(ends) < 400_000_000 + max(error or 0 for error in errors)
 
@@ -239,7 +239,7 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, 
     assert error is not None
     assert error > 0
     assert abs(headers[0].clock_offset_ns - headers[1].clock_offset_ns) > 500_000_000, "the clocks did not differ"
-    events = read_recording(run, detail=True).events
+    events = read_recording(run).load()
     first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
     # No rank leaves a barrier before the last one arrives; both left it soon after.
     assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
@@ -276,7 +276,7 @@ def test_threads_record_concurrently(open_mpi: Mpi, make_run: MakeRun) -> None:
 def test_concurrent_non_blocking_collectives_in_many_threads(any_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(1, any_mpi.flavour)
     any_mpi.record(run, 1, [str(any_mpi.compile("overlapping"))])
-    events = read_recording(run, detail=True).events
+    events = read_recording(run).load()
     assert Counter(events.bytes.tolist()) == {(1 + i) * INT: 4 * 200 for i in range(8)}
     assert len(events.communicators) == 4
     for communicator in range(4):
@@ -361,7 +361,7 @@ def test_unrecorded_large_counts_give_a_warning(mpich: Mpi, make_run: MakeRun) -
     assert [row.operation for row in result.rows] == ["barrier"]
     assert len(result.warnings) == 1
     assert "calls with large counts" in result.warnings[0]
-    assert "rank 0, 1: its MPI library has them" in result.warnings[0]
+    assert "ranks 0-1: the ranks' MPI library has them" in result.warnings[0]
 
 
 def check_point_to_point(any_mpi: Mpi, make_run: MakeRun, size: int, program: str) -> None:

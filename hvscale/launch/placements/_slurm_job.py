@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from hvscale.core.errors import RankFailedError, RequestError
+from hvscale.core.folder_lock import FolderLock
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
 from hvscale.launch.environment import env_variables, has_public_value
 from hvscale.launch.options import LaunchOptions
@@ -21,6 +23,8 @@ from hvscale.launch.supervision.output import RankOutput, last_lines
 from hvscale.launch.supervision.programs import call, require
 
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ARRAY_OPTION = re.compile(r"--ar(r(ay?)?)?([= ].*)?|-a.*")  # of sbatch, which takes abbreviations
+ARRAY_TASK = "SLURM_ARRAY_TASK_ID"
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
 # What squeue prints if slurmctld does not run or does not answer; jobs continue without it.
@@ -30,18 +34,33 @@ NO_ANSWER = "no answer"
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", NO_ANSWER)
 
 
+def is_array(options: PlacementOptions) -> bool:
+    """Whether sbatch is to start an array of jobs."""
+    return any(ARRAY_OPTION.fullmatch(option) for option in options.sbatch_option or ())
+
+
 def script_text(
-    np: int, nodes: int | None, words: list[str], run: Path, options: list[str], variables: Mapping[str, str]
+    np: int,
+    nodes: int | None,
+    words: list[str],
+    run: Path,
+    options: list[str],
+    variables: Mapping[str, str],
+    array: bool,
 ) -> str:
-    """A job script that calls this hvscale with `words` and `variables` inside its allocation."""
-    log = run / "logs" / "slurm.log"
+    """A job script that calls this hvscale with `words` and `variables` inside its allocation.
+
+    `words` lack the run folder, which each task of an array has for itself.
+    """
+    log, folder = run / "logs" / "slurm.log", shlex.quote(str(run))
+    if array:
+        log, folder = run / "logs" / "slurm-%a.log", f'{shlex.quote(str(run / "task"))}-"${ARRAY_TASK}"'
     sbatch_options = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in [*sbatch_options, f"--output={log}", "--open-mode=append"]]
-    program = [str(Path(sys.prefix) / "bin" / "hvscale"), *words]
+    program = shlex.join([str(Path(sys.prefix) / "bin" / "hvscale"), words[0]])
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    return "\n".join(
-        ["#!/bin/sh", *lines, *exports, f"cd {shlex.quote(str(Path.cwd()))} || exit", f"exec {shlex.join(program)}", ""]
-    )
+    call = f"exec {program} --run {folder} {shlex.join(words[1:])}"
+    return "\n".join(["#!/bin/sh", *lines, *exports, f"cd {shlex.quote(str(Path.cwd()))} || exit", call, ""])
 
 
 def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path) -> str:
@@ -50,10 +69,11 @@ def job_script(verb: str, command: list[str], options: LaunchOptions, run: Path)
     Also written to the file of --sbatch, if given.
     """
     env, hidden = split_secrets(options.env)
-    inside = options.replace(env=env, run=run, placement=PlacementOptions(placement="slurm"))
+    inside = options.replace(env=env, run=None, placement=PlacementOptions(placement="slurm"))
     words = [verb, *itertools.chain.from_iterable(inside.command_line()), "--", *command]
     placement = options.placement
-    text = script_text(options.np, placement.nodes, words, run, list(placement.sbatch_option or ()), hidden)
+    more = list(placement.sbatch_option or ())
+    text = script_text(options.np, placement.nodes, words, run, more, hidden, is_array(placement))
     if placement.sbatch is not None:
         write_script(placement.sbatch, text, private=bool(hidden))
     return text
@@ -77,13 +97,18 @@ def split_secrets(requests: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str,
 def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> str:
     """Write the script; return a line for the user.
 
-    The script contains the run folder, so it serves one job.
+    The script contains the run folder, so it serves one job, or one array of jobs.
     """
     run = RunFolder((options.run or default_run_path(command)).absolute())
-    prepare_folder(run)
+    if is_array(options.placement):
+        prepare_array_folder(run)
+        folder = f"the run folders of its tasks are {run.path}/task-ID"
+    else:
+        prepare_folder(run)
+        folder = f"its run folder is {run.path}"
     job_script(verb, command, options, run.path)
     path = options.placement.sbatch
-    return f"job script: {path}; `sbatch {shlex.quote(str(path))}` submits it, its run folder is {run.path}"
+    return f"job script: {path}; `sbatch {shlex.quote(str(path))}` submits it, {folder}"
 
 
 def write_script(path: Path, text: str, private: bool) -> None:
@@ -207,6 +232,21 @@ def prepare_folder(run: RunFolder) -> None:
     The job locks the folder when it runs.
     """
     RunFolder.create(run.path).unlock()
+
+
+def prepare_array_folder(run: RunFolder) -> None:
+    """Create the folder for the runs of an array, and for their jobs' output.
+
+    Raises RequestError if it holds runs or is in use.
+    """
+    if run.run_json.exists() or any(run.path.glob("task-*")):
+        raise RequestError(f"{run.path} holds runs already: give another folder with --run")
+    try:
+        lock = FolderLock(run.path)
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
+    with closing(lock):
+        run.make_subfolder(run.logs)
 
 
 def is_inside_an_allocation() -> bool:

@@ -127,12 +127,16 @@ def read_probe(node: str, result: "subprocess.CompletedProcess[str] | None") -> 
             f"`sinfo`, or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
         )
     if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"status {result.returncode}"]
-        # Lines before the first error are information; later ones follow from it.
-        message = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
-        raise RequestError(f"srun cannot start {sys.executable} on {node}: {message.strip()}")
+        raise RequestError(f"srun cannot start {sys.executable} on {node}: {message_of(result)}")
     found: dict[str, Any] = json.loads(result.stdout)
     return found
+
+
+def message_of(result: "subprocess.CompletedProcess[str]") -> str:
+    """srun's first error."""
+    lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"status {result.returncode}"]
+    # Lines before the first error are information; later ones follow from it.
+    return next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1]).strip()
 
 
 def address_of(node: str) -> str:
@@ -157,7 +161,10 @@ def own_address_towards(address: str) -> str:
 
 
 def lost_nodes(job: str, nodes: list[str]) -> dict[str, str]:
-    """All nodes if the allocation has ended; otherwise those that Slurm reports as down."""
+    """All nodes if the allocation has ended; otherwise those that are down or start nothing.
+
+    Slurm reports a node as down only after its SlurmdTimeout, by default 300 s.
+    """
     jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
     states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]
     job_state, node_states = programs.run_all([jobs, states], STATE_SECONDS)
@@ -167,11 +174,27 @@ def lost_nodes(job: str, nodes: list[str]) -> dict[str, str]:
         state = job_state.stdout.strip().lower() or "gone"
         return dict.fromkeys(nodes, f"the allocation {job} is {state}")
     seen = dict(line.split()[:2] for line in node_states.stdout.splitlines() if len(line.split()) > 1)
-    return {
+    down = {
         name: f"Slurm reports it as {state}"
         for name, state in seen.items()
         if state.startswith("down") and name in nodes
     }
+    return down or nodes_without_answer(job, nodes)
+
+
+def nodes_without_answer(job: str, nodes: list[str]) -> dict[str, str]:
+    """The nodes in which srun starts nothing, if it does in others."""
+    # srun gives up on a dead node after 11 s.
+    answers = programs.run_all([[*agent(job, node), "true"] for node in nodes], STATE_SECONDS)
+    if not any(answer is not None and answer.returncode == 0 for answer in answers):
+        return {}  # the fault may be Slurm's, not the nodes'
+    found = {}
+    for node, answer in zip(nodes, answers, strict=True):
+        if answer is None:
+            found[node] = "it no longer answers Slurm"
+        elif answer.returncode:
+            found[node] = f"Slurm can start nothing there ({message_of(answer)})"
+    return found
 
 
 register(Slurm())

@@ -20,9 +20,9 @@ class FirstRankDeadline:
         self._has_begun = False
 
     def has_begun(self) -> bool:
-        """Whether rank.py has run for any rank.
+        """Whether hvrank has run for any rank.
 
-        The log counts too: on a full disk rank.py cannot write anything else.
+        The log counts too: on a full disk hvrank cannot write anything else.
         """
         self._has_begun = (
             self._has_begun

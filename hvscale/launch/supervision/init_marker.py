@@ -10,7 +10,7 @@ from pathlib import Path
 from hvscale.core.built_library import built_library, preloaded
 
 LIBRARY = "libhvinit-marker.so"
-# The path of a rank's files without their extension. The controller sets the folder, and rank.py
+# The path of a rank's files without their extension. The controller sets the folder, and hvrank
 # adds the rank.
 VARIABLE = "HVSCALE_INIT_MARKER"
 

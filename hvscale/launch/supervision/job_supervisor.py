@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,30 +15,31 @@ from pathlib import Path
 from types import FrameType
 
 from hvscale.core.errors import EXIT_TRY_AGAIN
-from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.run_folder import RankEnd, RunFolder, RunRecord
 from hvscale.launch import effective_settings, flavours
 from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.job import Job, lost_marker
 from hvscale.launch.mpi import reported_library
 from hvscale.launch.options import LaunchHooks
-from hvscale.launch.rank_side import rank
-from hvscale.launch.supervision import processes, programs
+from hvscale.launch.supervision import processes, programs, rank_order
 from hvscale.launch.supervision.first_rank import FirstRankDeadline
 from hvscale.launch.supervision.init_marker import InitDeadline
 from hvscale.launch.supervision.interrupts import InterruptedWaitError, interruptible
 from hvscale.launch.supervision.outcome import (
     Failure,
+    RankRecords,
     find_failure,
     first_failed,
     hanging_launcher,
     init_timeout,
     launcher_killed,
-    read_ranks,
 )
 from hvscale.launch.supervision.output import RankOutput
 
-POLL_SECONDS = 0.05
-CHECK_RANKS_SECONDS = 0.25
+# How often to look for output, and at the ranks' records. Each look asks the file system about
+# every rank, so large jobs get longer periods: 512 ranks 0.13 and 0.5 s.
+POLL_SECONDS, POLL_SECONDS_PER_RANK = 0.05, 0.00025
+CHECK_RANKS_SECONDS, CHECK_SECONDS_PER_RANK = 0.25, 0.001
 # After the first failure: time for the launcher to end the other ranks itself, then to end after
 # SIGTERM, before SIGKILL. The whole takes at most 10 s.
 LAUNCHER_GRACE_SECONDS = 2.0
@@ -103,6 +103,7 @@ class JobSupervisor:
     ) -> None:
         self.job, self.flavour, self.record, self.run = job, flavour, record, run
         self.init_deadline, self.caught, self.hooks = init_deadline, caught, hooks
+        self.ranks = RankRecords(run)
         self.output = RankOutput(run, job.np, hooks.show or (lambda number, line: None))
         self.settings_reports, self.built_with = settings_reports, built_with
         self.library_reports = reported_library.LibraryReports(run.path, job.np, flavour.name)
@@ -119,7 +120,7 @@ class JobSupervisor:
                 shared_memory.remove_unused(temporary, self.record.started_at.timestamp())
         self.note_settings(ended=True)
         self.note_libraries(ended=True)
-        self.record.ranks = read_ranks(self.run)
+        self.record.ranks = self.ranks.read()
         failure = None if self.caught or self.stopped else self.find_failure(attempt)
         self.close(failure, 0 if attempt.ended_on_its_own else self.caught[0] if self.caught else 0)
         # In other nodes it may be an agent that is about to end.
@@ -148,7 +149,8 @@ class JobSupervisor:
     def start_once(self) -> tuple[Attempt, FirstRankDeadline]:
         """Start the job, follow it and end it."""
         job, record = self.job, self.record
-        rank_program = [sys.executable, "-I", "-S", rank.__file__, str(self.run.path), *self.rank_variables()]
+        rank_program = rank_order.rank_program(self.run, self.flavour)
+        rank_order.write_order(self.run, record)
         attempt, first = Attempt(), FirstRankDeadline(job)
         with self.flavour.start(job, rank_program, record.library) as started:
             record.state = "running"
@@ -163,11 +165,6 @@ class JobSupervisor:
                 attempt.statuses, attempt.leftover_processes = terminate(started, self.run.path)
         return attempt, first
 
-    def rank_variables(self) -> tuple[str, str]:
-        """The variables with ranks and local ranks, as rank.py takes them."""
-        ranks, local_ranks = zip(*((one.rank, one.local_rank) for one in self.flavour.rank_variables), strict=True)
-        return ",".join(ranks), ",".join(local_ranks)
-
     def follow(self, started: flavours.Processes, first: FirstRankDeadline, attempt: Attempt) -> None:
         """Return when the job has ended, or when it must be ended.
 
@@ -176,19 +173,21 @@ class JobSupervisor:
         which.
         """
         check_ranks_at, give_up_at = 0.0, float("inf")
+        poll_seconds = max(POLL_SECONDS, POLL_SECONDS_PER_RANK * self.job.np)
+        check_ranks_seconds = max(CHECK_RANKS_SECONDS, CHECK_SECONDS_PER_RANK * self.job.np)
         while is_running(started):
             now = time.monotonic()
             if self.caught or now > give_up_at or self.should_stop():
                 return
             if now > check_ranks_at and give_up_at == float("inf"):
-                check_ranks_at = now + CHECK_RANKS_SECONDS
-                if has_failure(self.job, self.run, started, attempt):
+                check_ranks_at = now + check_ranks_seconds
+                if has_failure(self.job, self.ranks.read(), started, attempt):
                     give_up_at = now + LAUNCHER_GRACE_SECONDS
                 else:
                     self.check_ranks(first, attempt)
                 if attempt.late_ranks or attempt.first_rank_late or attempt.launcher_hangs:
                     return
-            wait_for_launcher_end(started, POLL_SECONDS)
+            wait_for_launcher_end(started, poll_seconds)
         attempt.ended_on_its_own = True
 
     def check_ranks(self, first: FirstRankDeadline, attempt: Attempt) -> None:
@@ -197,7 +196,7 @@ class JobSupervisor:
             attempt.first_rank_late = first.is_late()
             return
         self.init_deadline.start_clock()
-        ranks = read_ranks(self.run)
+        ranks = self.ranks.read()
         attempt.late_ranks += self.init_deadline.late_ranks(
             {entry.rank for entry in ranks if entry.exit_status is not None}
         )
@@ -210,7 +209,7 @@ class JobSupervisor:
         self.note_libraries()
         watch = self.hooks.watch
         # A failed rank explains more than the watch hook can.
-        self.stopped = watch is not None and watch(self.run) is True and first_failed(read_ranks(self.run)) is None
+        self.stopped = watch is not None and watch(self.run) is True and first_failed(self.ranks.read()) is None
         return self.stopped
 
     def note_settings(self, ended: bool = False) -> None:
@@ -300,16 +299,16 @@ def wait_for_launcher_end(started: flavours.Processes, seconds: float) -> None:
             os.close(descriptor)
 
 
-def has_failure(job: Job, run: RunFolder, started: flavours.Processes, attempt: Attempt) -> bool:
+def has_failure(job: Job, ranks: list[RankEnd], started: flavours.Processes, attempt: Attempt) -> bool:
     """Whether a launcher failed, a node was lost or a rank failed.
 
     Notes in `attempt` a rank that failed while all launchers ran.
     """
     if any(process.returncode for process in started):
         return True
-    if any(lost_marker(run.path, node.name).exists() for node in job.nodes.nodes if node.through_shell):
+    if any(lost_marker(job.run, node.name).exists() for node in job.nodes.nodes if node.through_shell):
         return True
-    if first_failed(read_ranks(run)) is None:
+    if first_failed(ranks) is None:
         return False
     # Ranks also fail when their launcher has been killed.
     attempt.rank_failed = all(process.poll() is None for process in started)
@@ -351,7 +350,8 @@ def terminate_agents(started: flavours.Processes) -> None:
 def wait_for_rank_records(run: Path) -> None:
     """Wait briefly until the supervisors of killed ranks have recorded how they ended."""
     deadline = time.monotonic() + RANK_RECORDS_SECONDS
+    ranks = RankRecords(RunFolder(run))
     while time.monotonic() < deadline and processes.of_run(run):
-        if all(entry.ended_at for entry in read_ranks(RunFolder(run))):
+        if all(entry.ended_at for entry in ranks.read()):
             return
         time.sleep(POLL_SECONDS)

@@ -1,21 +1,24 @@
 """How a run's ranks ended, and why the run failed."""
 
+import os
 import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import EXIT_RANK_FAILED, EXIT_TRY_AGAIN, RankFailedError
 from hvscale.core.files import read_text
-from hvscale.core.run_folder import Library, RankEnd, RunFolder
+from hvscale.core.run_folder import Library, RankEnd, RunFolder, ranks_in_words
 from hvscale.launch.job import Job
 from hvscale.launch.supervision import programs
 from hvscale.launch.supervision.init_marker import InitDeadline
 from hvscale.launch.supervision.output import last_lines
 
 LOST_SECONDS = 3.0
+NODES_NAMED = 4  # in one sentence
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,31 @@ class Failure:
         return RankFailedError(f"{self.what}; it wrote nothing", [], self.exit_status)
 
 
-def read_ranks(run: RunFolder) -> list[RankEnd]:
-    """The ranks' own records so far, in order of rank; damaged files are skipped."""
-    ranks = []
-    for path in sorted((run.path / "ranks").glob("rank-?????.json")):
-        with suppress(OSError, ValueError):  # of JSON and of pydantic
-            ranks.append(RankEnd.model_validate(parse_json(read_text(path))))
-    return ranks
+class RankRecords:
+    """The records that a run's ranks write; a file is parsed again only after it has changed.
+
+    A large job's files are looked at several times a second.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        self._folder = run.ranks
+        self._known: dict[str, tuple[tuple[int, int], RankEnd]] = {}
+
+    def read(self) -> list[RankEnd]:
+        """The records so far, in order of rank; damaged files are skipped."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if fnmatchcase(entry.name, "rank-?????.json"):
+                    with suppress(OSError, ValueError):  # of JSON and of pydantic
+                        self._read(entry)
+        return [self._known[name][1] for name in sorted(self._known)]
+
+    def _read(self, entry: os.DirEntry[str]) -> None:
+        found = entry.stat(follow_symlinks=False)
+        version = (found.st_ino, found.st_mtime_ns)  # each write is a new file
+        if entry.name not in self._known or self._known[entry.name][0] != version:
+            record = RankEnd.model_validate(parse_json(read_text(Path(entry.path))))
+            self._known[entry.name] = (version, record)
 
 
 def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
@@ -114,9 +135,8 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     silent = [] if job.nodes.without_agents else [rank for rank in range(job.np) if rank not in ended]
     if first is None and not silent and not any(statuses):
         return None
-    for name, cause in find_lost_nodes(job, bool(silent)).items():
-        rank = job.nodes.ranks_of(name)[0]
-        return Failure(rank, f"rank {rank} on {name} is lost: {cause}", run.log(rank))
+    if lost := find_lost_nodes(job, bool(silent)):
+        return describe_lost(job, lost)
     if first is not None:
         how = f"was killed by {first.signal}" if first.signal else describe_exit(first.exit_status or 0)
         status = EXIT_TRY_AGAIN if first.exit_status == EXIT_TRY_AGAIN else EXIT_RANK_FAILED
@@ -129,6 +149,21 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     return Failure(
         silent[0], f"{who} did not report how it ended: it was lost, or cannot write to {run.path}", run.log(silent[0])
     )
+
+
+def describe_lost(job: Job, lost: dict[str, str]) -> Failure:
+    """The ranks that were lost with their nodes, for the first cause.
+
+    `lost`: the cause of each node's loss, by node name.
+    """
+    cause = next(iter(lost.values()))
+    names = [name for name in lost if lost[name] == cause]
+    ranks = sorted(rank for name in names for rank in job.nodes.ranks_of(name))
+    shown = ", ".join(names[:NODES_NAMED]) + (
+        f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
+    )
+    what = f"{ranks_in_words(ranks)} on {shown} {'is' if len(ranks) == 1 else 'are'} lost: {cause}"
+    return Failure(ranks[0], what, RunFolder(job.run).log(ranks[0]))
 
 
 def find_lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:

@@ -1,0 +1,240 @@
+"""The parent of a rank's command (native/rank), compiled with the address sanitizer."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvscale.launch.supervision.rank_order import FORMAT, counted
+from tests.native import FLAGS, NATIVE, sources
+
+RANK, LOCAL_RANK = "TEST_RANK", "TEST_LOCAL_RANK"
+
+
+@pytest.fixture(scope="module")
+def hvrank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("rank") / "hvrank"
+    log = str(NATIVE / "common" / "log.c")
+    subprocess.run(
+        [
+            "cc",
+            *FLAGS,
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover",
+            "-o",
+            str(program),
+            *sources("rank"),
+            log,
+        ],
+        check=True,
+    )
+    return program
+
+
+def order_of(
+    command: list[str], devices: str = "all", library_variable: str = "", variables: list[str] | None = None
+) -> bytes:
+    words = [FORMAT, devices, library_variable, *counted(variables or []), *counted(command)]
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
+
+
+def make_run(folder: Path, order: bytes) -> Path:
+    for name in ("ranks", "logs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "ranks" / "order").write_bytes(order)
+    return folder
+
+
+def start(hvrank: Path, run: Path, **environment: str) -> "subprocess.Popen[str]":
+    passed = {"PATH": os.environ["PATH"], RANK: "3", LOCAL_RANK: "1", **environment}
+    words = [str(hvrank), str(run), f"TEST_OTHER,{RANK}", f"TEST_OTHER,{LOCAL_RANK}"]
+    return subprocess.Popen(
+        words, env=passed, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+    )
+
+
+def finish(started: "subprocess.Popen[str]", run: Path) -> tuple[int, str, dict[str, Any], str]:
+    """The exit status, stderr, the rank's record and its log."""
+    _, problems = started.communicate(timeout=60)
+    record, log = run / "ranks" / "rank-00003.json", run / "logs" / "rank-00003.log"
+    return (
+        started.returncode,
+        problems,
+        json.loads(record.read_text()) if record.exists() else {},
+        log.read_text(errors="replace") if log.exists() else "",
+    )
+
+
+def outcome(hvrank: Path, folder: Path, order: bytes, **environment: str) -> tuple[int, str, dict[str, Any], str]:
+    run = make_run(folder, order)
+    return finish(start(hvrank, run, **environment), run)
+
+
+def test_a_command_with_its_variables_output_and_status(hvrank: Path, tmp_path: Path) -> None:
+    before = time.time()
+    script = 'echo "$WORD $HVSCALE_INIT_MARKER"; echo problem >&2; exit 7'
+    order = order_of(["sh", "-c", script], variables=["WORD=a=b\nc", "HVSCALE_INIT_MARKER=/run/ranks"])
+    status, problems, record, log = outcome(hvrank, tmp_path / "run", order)
+    assert (status, problems) == (7, "")
+    assert log == "a=b\nc /run/ranks/rank-00003\nproblem\n"
+    assert record["rank"] == 3
+    assert record["exit_status"] == 7
+    assert record["host"] == os.uname().nodename
+    assert before < record["started_at"] <= record["ended_at"] < time.time()
+    assert record["devices"] == {"variables": {"CUDA_VISIBLE_DEVICES": None}, "offered": 0}
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 2, "signal 36")])
+def test_a_command_that_a_signal_ends(hvrank: Path, tmp_path: Path, number: int, name: str) -> None:
+    order = order_of(["sh", "-c", f"echo last words; kill -{int(number)} $$"])
+    status, _, record, log = outcome(hvrank, tmp_path / "run", order)
+    assert status == 128 + number
+    assert record["signal"] == name
+    assert "exit_status" not in record
+    assert log == "last words\n"
+
+
+@pytest.mark.parametrize("forwarded", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_reach_the_command(hvrank: Path, tmp_path: Path, forwarded: signal.Signals) -> None:
+    name = forwarded.name.removeprefix("SIG")
+    script = f"trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", script]))
+    started = start(hvrank, run)
+    wait_for_text(run / "logs" / "rank-00003.log", "ready")
+    started.send_signal(forwarded)
+    status, _, record, log = finish(started, run)
+    assert (status, record["exit_status"], log) == (5, 5, f"ready\ngot {name}\n")
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < deadline, f"{path} has no {text!r}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("closes_output", [False, True])
+def test_the_command_ends_with_its_launcher(hvrank: Path, tmp_path: Path, closes_output: bool) -> None:
+    """Also a command without stdout and stderr."""
+    pid_file = tmp_path / "pid"
+    more = "exec >&- 2>&-; " if closes_output else ""
+    script = f"trap '' TERM HUP; echo ready; {more}echo $$ >{pid_file}; while :; do sleep 0.05; done"
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", script]))
+    started = start(hvrank, run)
+    wait_for_text(pid_file, "\n")
+    started.kill()
+    started.communicate(timeout=60)
+    record = run / "ranks" / "rank-00003.json"
+    wait_for_text(record, "ended_at")
+    ended = json.loads(record.read_text())
+    assert (ended["signal"], ended["killed_by_launcher"], ended["pid"]) == ("SIGKILL", True, int(pid_file.read_text()))
+    assert ended["last_output_at"] > 0
+
+
+def test_a_child_that_keeps_the_terminal_is_not_waited_for(hvrank: Path, tmp_path: Path) -> None:
+    order = order_of(["sh", "-c", "sleep 60 & echo $! ; exit 4"])
+    status, _, record, log = outcome(hvrank, tmp_path / "run", order)
+    assert (status, record["exit_status"]) == (4, 4)
+    os.kill(int(log), signal.SIGKILL)
+
+
+def test_the_path_of_the_jobs_variables_is_searched(hvrank: Path, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "own-program"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho found\n")
+    program.chmod(0o755)
+    order = order_of(["own-program"], variables=[f"PATH={tmp_path}:{program.parent}:{os.environ['PATH']}"])
+    assert outcome(hvrank, tmp_path / "run", order)[3] == "found\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(None, "No such file or directory"), (0o755, "Exec format error"), (0o644, "Permission denied")],
+)
+def test_a_command_that_cannot_start(hvrank: Path, tmp_path: Path, mode: int | None, reason: str) -> None:
+    """An empty file is not taken for a shell script that does nothing."""
+    program = tmp_path / "program"
+    if mode is not None:
+        program.touch()
+        program.chmod(mode)
+    status, _, record, log = outcome(hvrank, tmp_path / "run", order_of([str(program)]))
+    assert (status, record["exit_status"]) == (127, 127)
+    assert log == f"hvscale: cannot start {program}: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("devices", "listed", "expected"),
+    [
+        ("all", "4,5", {"CUDA_VISIBLE_DEVICES": "4,5"}),
+        ("own", "4,5,6", {"CUDA_VISIBLE_DEVICES": "5"}),
+        ("own", "GPU-a,GPU-b", {"CUDA_VISIBLE_DEVICES": "GPU-b"}),
+        ("own", "", {"CUDA_VISIBLE_DEVICES": "1"}),
+        ("split", "4,5", {"CUDA_VISIBLE_DEVICES": "5", "LIBRARY_DEVICES": "4,5"}),
+    ],
+)
+def test_devices(hvrank: Path, tmp_path: Path, devices: str, listed: str, expected: dict[str, str]) -> None:
+    order = order_of(["env"], devices, "LIBRARY_DEVICES" if devices == "split" else "")
+    _, _, record, log = outcome(hvrank, tmp_path / "run", order, CUDA_VISIBLE_DEVICES=listed)
+    seen = dict(line.split("=", 1) for line in log.splitlines())
+    assert {name: seen.get(name) for name in expected} == expected
+    assert record["devices"]["variables"] == expected
+
+
+def test_a_rank_without_a_gpu_says_so(hvrank: Path, tmp_path: Path) -> None:
+    order = order_of(["true"], "own")
+    status, _, record, log = outcome(hvrank, tmp_path / "run", order, CUDA_VISIBLE_DEVICES="7")
+    assert (status, record["exit_status"]) == (2, 2)
+    assert log.startswith("hvscale: --devices own: local rank 1 has no GPU: its node offers 7; start fewer ranks")
+
+
+@pytest.mark.parametrize("name", ["rank-00003.log", "rank-00003.json"])
+def test_files_that_cannot_be_written_do_not_stop_the_command(hvrank: Path, tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", "echo shown; exit 6"]))
+    (run / ("logs" if name.endswith("log") else "ranks") / name).mkdir()
+    started = start(hvrank, run)
+    _, problems = started.communicate(timeout=60)
+    assert started.returncode == 6
+    assert ("this rank's output goes to the terminal only\nshown" in problems) == name.endswith("log")
+
+
+def test_without_a_rank_number_nothing_starts(hvrank: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", order_of(["touch", str(tmp_path / "started")]))
+    done = subprocess.run(
+        [str(hvrank), str(run), "A,B", "C"],
+        env={"PATH": os.environ["PATH"]},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "hvscale: no rank number in the environment (looked for A,B)\n"
+    assert not (tmp_path / "started").exists()
+
+
+ORDER = order_of(["true", "word"], "own", "LIBRARY_DEVICES", ["NAME=value"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cut=st.integers(0, len(ORDER) - 1), flip=st.none() | st.tuples(st.integers(0, len(ORDER) - 1), st.integers(1, 255))
+)
+def test_a_damaged_order_starts_nothing_or_ends_cleanly(
+    hvrank: Path, tmp_path_factory: pytest.TempPathFactory, cut: int, flip: tuple[int, int] | None
+) -> None:
+    damaged = bytearray(ORDER if flip else ORDER[:cut])
+    if flip:
+        damaged[flip[0]] ^= flip[1]
+    status, problems, record, log = outcome(hvrank, tmp_path_factory.mktemp("damaged") / "run", bytes(damaged))
+    assert "Sanitizer" not in problems + log
+    assert "runtime error" not in problems + log
+    if flip is None:
+        assert status == 1
+        assert problems.endswith("/ranks/order is damaged or of another version of hvscale\n")
+        assert record["exit_status"] == 1
