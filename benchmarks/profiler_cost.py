@@ -47,11 +47,18 @@ def main() -> None:
         mpicc = Path(sys.executable).with_name("mpicc")
         subprocess.run([mpicc, *FLAGS, "-o", calls, HERE / "profiler_calls.c"], check=True)
         libraries = {"libhvprof": library_path(), "with large counts": library_path(large_counts=True)}
+        only_counted = {"HVPROF_RECORD": "counters"}
         for threads in ("1", "4"):
-            pairs = [measure([str(record), threads], {}) for _ in range(rounds)]
-            add_row(table, "two clock reads, then with a record", threads, pairs)
-            for library_name, library in libraries.items():
-                preload = {"LD_PRELOAD": str(library)}
+            kinds = {"a record": {}, "only counted": only_counted}
+            rows: dict[str, list[list[float]]] = {name: [] for name in kinds}
+            for _ in range(rounds):
+                for name, variables in kinds.items():
+                    rows[name].append(measure([str(record), threads], variables))
+            for name, pairs in rows.items():
+                add_row(table, f"two clock reads, then with {name}", threads, pairs)
+            variants = {name: {"LD_PRELOAD": str(library)} for name, library in libraries.items()}
+            variants["libhvprof, only counted"] = {**variants["libhvprof"], **only_counted}
+            for library_name, preload in variants.items():
                 pairs = [
                     [*measure([str(calls), threads], {}), *measure([str(calls), threads], preload)]
                     for _ in range(rounds)

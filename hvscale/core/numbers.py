@@ -1,7 +1,7 @@
 """Types of numeric options with their bounds, and parsers of sizes and lists of numbers."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -97,3 +97,28 @@ def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[in
     if twice:
         raise RequestError(f"{option} {text}: {twice[0]} is given twice; use --repeat for more measurements of each")
     return found
+
+
+def choose_ranks(text: str | None, recorded: Sequence[int]) -> list[int]:
+    """Return those of the `recorded` ranks that `0,7,32-39` names, in ascending order; None: all.
+
+    Raises RequestError if `text` is invalid or names a rank that was not recorded.
+    """
+    if text is None:
+        return list(recorded)
+    chosen: set[int] = set()
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        low, high = read_whole(first, 0, MOST_RANKS), read_whole(last if dash else first, 0, MOST_RANKS)
+        if low is None or high is None or low > high:
+            raise RequestError(
+                f"--ranks {text}: {word.strip() or 'nothing'!r} is not a rank or a range of ranks; example: 0,7,32-39"
+            )
+        chosen.update(range(low, high + 1))
+    unknown = sorted(chosen.difference(recorded))
+    if unknown:
+        found = f", from {min(recorded)} to {max(recorded)}" if recorded else ""
+        raise RequestError(
+            f"--ranks {text}: rank {unknown[0]} has no profile; the run recorded {len(recorded)} ranks{found}"
+        )
+    return sorted(chosen)

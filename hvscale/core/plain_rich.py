@@ -4,10 +4,12 @@ Functions import this module: at the top, rich would take a third of the start-u
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
 from rich.measure import Measurement
 from rich.progress import Task, TextColumn
 from rich.table import Table
@@ -27,6 +29,17 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text, self.file), **options)  # type: ignore[arg-type]
+
+
+class FullScreen(Live):
+    """The whole terminal, whose content comes back at the end of the context."""
+
+    def __init__(self, console: PlainConsole) -> None:
+        super().__init__(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def show(self, lines: Sequence[RenderableType]) -> None:
+        """Show what fits of the lines."""
+        self.update(Group(*lines), refresh=True)
 
 
 class PlainColumn(TextColumn):

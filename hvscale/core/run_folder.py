@@ -33,6 +33,7 @@ OPEN_STATES = ("starting", "running")
 RESERVE_BYTES, RESERVE_BYTES_PER_RANK = 4096, 1024
 DEFAULT_PLACEMENT = "host"
 LIBRARIES_NAMED = 4  # in one sentence
+MOST_SPANS = 8  # of ranks, in one sentence
 HIDDEN = "(hidden)"
 
 
@@ -120,11 +121,13 @@ def release(version: str) -> tuple[list[int], str]:
 
 
 def ranks_in_words(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`; the ranks must be in ascending order."""
+    """`rank 3`, or `ranks 0-2, 5`, or `ranks 0, 2, ... and 9 more`; the ranks must ascend."""
     starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
     ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
     spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"
+    more = sum(rank > ends[MOST_SPANS - 1] for rank in ranks) if len(spans) > MOST_SPANS else 0
+    named = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans[:MOST_SPANS])}"
+    return f"{named} and {more} more" if more else named
 
 
 class Host(BaseModel):

@@ -21,6 +21,7 @@ from scipy import special
 CONFIDENCE = 0.95
 RESAMPLES = 10_000  # keeps the Monte Carlo error of a 95 % limit below 1 % of the interval's width
 WHISKER_REACH = 1.5  # interquartile ranges (Tukey, Exploratory Data Analysis, 1977)
+OUTLIER_SCORE = 3.5  # modified z-score (Iglewicz and Hoaglin, 1993)
 Values = npt.NDArray[np.float64]
 
 
@@ -261,3 +262,21 @@ def as_columns(name: str, found: Estimate | None) -> dict[str, Any]:
 def percent(ratio: float) -> str:
     """How far a ratio is from 1, for people: +3.5 %."""
     return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def modified_z_scores(values: Values) -> Values:
+    """The robust distance of each value from the median, in units that are standard deviations for
+    normally distributed values.
+
+    0.6745 (x - median) / MAD (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993), which
+    calls values beyond OUTLIER_SCORE outliers. If more than half of the values are equal, the
+    MAD is 0; then (x - median) / (1.253314 mean absolute deviation), as IBM SPSS does. All 0 if all
+    values are equal.
+    """
+    if not len(values):
+        return np.zeros(0)
+    distances = values - np.median(values)
+    scale = float(np.median(np.abs(distances))) / 0.6745
+    if not scale:
+        scale = 1.253314 * float(np.abs(distances).mean())
+    return distances / scale if scale else np.zeros(len(values))

@@ -32,3 +32,8 @@ def rank_line(line: str, stream: TextIO) -> str:
 
 def _spelled(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+def without_sequences(text: str) -> str:
+    """Return a line of output without its colours and other control sequences."""
+    return OF_RANKS.sub(lambda found: "" if found[1] or found[2] else found[0], text)

@@ -6,7 +6,7 @@ are written are described here, with its field numbers.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -117,14 +117,19 @@ def chakra_path(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name.removesuffix('.et')}.{rank}.et")
 
 
-def write_chakra(gradients: JobGradients, numbers: Sequence[int], path: Path, run: str) -> list[Path]:
-    """Write the steps `numbers`, one after the other, and return a file for each recorded rank.
+def write_chakra(
+    gradients: JobGradients, numbers: Sequence[int], path: Path, run: str, ranks: Collection[int] | None = None
+) -> list[Path]:
+    """Write the steps `numbers`, one after the other, and return a file for each of `ranks`
+    (None: all recorded ones).
 
     Raises RequestError when a file cannot be written.
     """
     paths = []
     for position, rank in enumerate(gradients.ranks):
         number = rank.recording.header.rank
+        if ranks is not None and number not in ranks:
+            continue
         about: dict[str, bool | int | str] = {"writer": "hvscale", "run": run, "np": gradients.size, "rank": number}
         about["recorded"] = gradients.basis or "gradients"
         paths.append(chakra_path(path, number))

@@ -30,13 +30,14 @@ def predicted_timeline(simulation: Simulation, np_: int, source: Source) -> Step
 def measured_timeline(run: RunFolder, source: Source) -> StepTimeline | None:
     """The step of median length of the lowest rank; None if the run has no steps or messages."""
     try:
-        profiled = read_profiled_run(run, detail=True)
+        profiled = read_profiled_run(run)
     except RequestError:
         return None
-    events, edges = profiled.recording.events, profiled.edges_ns
-    if edges is None or len(edges) < 4 or not len(events):
+    edges = profiled.edges_ns
+    if edges is None or len(edges) < 4:
         return None
-    own = (events.rank == min(profiled.recording.ranks)) & (events.communicator_size == profiled.record.np)
+    events = profiled.recording.events.of_rank(min(profiled.recording.ranks))
+    own = events.communicator_size == profiled.record.np
     own &= np.array(["allreduce" in name for name in events.operations])[events.operation]
     order = np.flatnonzero(own)[np.argsort(events.start_ns[own], kind="stable")]
     start = events.start_ns[order]

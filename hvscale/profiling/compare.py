@@ -5,7 +5,7 @@ gain with its confidence interval.
 import math
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,15 @@ from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
 from hvscale.profiling.analyze.grouping import Bins, parse_bins
 from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, read_step_log, split_by_bytes, step_edges
-from hvscale.profiling.read.events import Recording
+from hvscale.profiling.read.counters import Totals
+from hvscale.profiling.read.events import Events, Part, Recording, Reducer
+from hvscale.profiling.read.passes import in_order, reduce_messages
 
 Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
@@ -94,15 +96,25 @@ class ProfiledRun:
     edges_ns: NDArray[np.int64] | None
     bytes_per_step: float | None = None  # sent by each rank, if `edges_ns` was derived from them
 
+    @property
+    def has_steps(self) -> bool:
+        return self.edges_ns is not None if self.recording.has_calls else bool(self.recording.step_sums)
 
-def read_profiled_run(run: RunFolder, detail: bool = False) -> ProfiledRun:
-    """Reads a run; `detail` as in `read_recording`.
+
+def read_profiled_run(run: RunFolder, *reducers: Reducer[Any], counters_suffice: bool = False) -> ProfiledRun:
+    """Reads a run; its messages go to `reducers` as in `read_recording`.
+
+    `counters_suffice`: accepts a run whose calls were only counted.
 
     Raises RequestError if the run cannot be read, has no messages, or mixes files of several runs.
     Raises UntrustedError if it has no messages because its profile could not be written.
     """
-    record, recording, log = run.read(), read_recording(run, detail), read_step_log(run)
-    if not len(recording.events):
+    record, recording, log = run.read(), read_recording(run, *reducers), read_step_log(run)
+    if not recording.has_calls and not counters_suffice:
+        raise RequestError(
+            f"{run.path} has no single calls, only counters: record it again with `hvscale profile --record calls`"
+        )
+    if not len(recording.events) and recording.totals is None:
         require_complete(run, recording.incomplete)
         raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
     reject_files_of_another_run(run, record, recording)
@@ -110,20 +122,31 @@ def read_profiled_run(run: RunFolder, detail: bool = False) -> ProfiledRun:
 
 
 def reject_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
-    """Raises RequestError if a rank's messages lie outside the time of the run."""
-    events = recording.events
+    """Raises RequestError if the messages of most ranks lie outside the time of the run.
+
+    Warns if those of a few do: their clock is wrong.
+    """
+    outside = set()
     hosts = {end.rank: end.host for end in record.ranks}
-    for rank in recording.ranks:
-        start_ns = events.start_ns[events.rank == rank]
-        if not len(start_ns):
+    for part in recording.events.parts:
+        times = part.times()
+        times = times[times[:, 0] > 0]
+        if not len(times):
             continue
-        slack = LOCAL_CLOCK_SLACK if hosts.get(rank) == record.host.name else REMOTE_CLOCK_SLACK
-        early = start_ns.min() / 1e9 < (record.started_at - slack).timestamp()
-        late = record.ended_at is not None and start_ns.max() / 1e9 > (record.ended_at + slack).timestamp()
+        slack = LOCAL_CLOCK_SLACK if hosts.get(part.rank) == record.host.name else REMOTE_CLOCK_SLACK
+        early = times[:, 1].min() / 1e9 < (record.started_at - slack).timestamp()
+        late = record.ended_at is not None and times[:, 2].max() / 1e9 > (record.ended_at + slack).timestamp()
         if early or late:
-            raise RequestError(
-                f"{run.path} mixes files of different runs: rank {rank}'s messages were not sent during this run"
-            )
+            outside.add(part.rank)
+    if outside and 2 * len(outside) >= len(recording.ranks):
+        raise RequestError(
+            f"{run.path} mixes files of different runs: rank {min(outside)}'s messages were not sent during this run"
+        )
+    if outside:
+        recording.warnings.append(
+            f"by the clocks of {ranks_in_words(sorted(outside))}, their messages were not sent during this run: the clocks "
+            "are wrong, or the files belong to another run"
+        )
 
 
 def compare(
@@ -136,8 +159,8 @@ def compare(
 
     Raises RequestError if a run cannot be read, or if the two did different work.
     """
-    runs = [read_profiled_run(run) for run in (before, after)]
-    if bytes_per_step is not None and all(run.edges_ns is None for run in runs):
+    runs = [read_profiled_run(run, counters_suffice=True) for run in (before, after)]
+    if bytes_per_step is not None and not any(run.has_steps for run in runs):
         runs = [divide_into_steps(run, bytes_per_step) for run in runs]
     return compare_profiled_runs(runs[0], runs[1], parse_bins(bins))
 
@@ -153,7 +176,7 @@ def divide_into_steps(run: ProfiledRun, bytes_per_step: float) -> ProfiledRun:
 
 def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -> Comparison:
     """`compare` for runs already read."""
-    by_step = before.edges_ns is not None and after.edges_ns is not None
+    by_step = before.has_steps and after.has_steps
     for run in (before, after):
         if run.recording.overwritten and not by_step:
             raise RequestError(
@@ -197,7 +220,7 @@ def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -
     )
 
 
-class _Table:
+class _Table(Reducer["_TablePiece"]):
     """The messages of a run by operation and bin (K columns), per step or over the run.
 
     `seconds` (n, K): one row for each of n blocks of consecutive steps (or calls). `weights` (n):
@@ -205,39 +228,132 @@ class _Table:
     """
 
     def __init__(self, run: ProfiledRun, bins: Bins, names: tuple[str, ...], by_step: bool) -> None:
-        events, columns = run.recording.events, len(names) * len(bins)
-        code = np.array([names.index(name) for name in events.operations], np.int64)
-        key = code[events.operation] * len(bins) + bins.index(events.bytes)
-        if by_step and run.edges_ns is not None:
-            self.steps: int | None = len(run.edges_ns) - 1
-            step = np.full(len(key), -1)
-            for rank, edges_ns in edges_by_rank(run.recording, run.edges_ns).items():
-                of_rank = events.rank == rank
-                step[of_rank] = np.searchsorted(edges_ns, events.start_ns[of_rank], side="right") - 1
-            inside = (step >= 0) & (step < self.steps)
-            blocks = min(BLOCKS, self.steps)
-            block = step * blocks // self.steps
-            self.weights = np.bincount(np.arange(self.steps) * blocks // self.steps).astype(np.float64)
-            if run.bytes_per_step is not None:
-                # A step may end inside a message, which counts in full.
-                sent = np.bincount(block[inside], weights=(events.bytes * ~events.bitwise)[inside], minlength=blocks)
-                self.weights = sent / (run.bytes_per_step * len(run.recording.ranks))
+        recording = run.recording
+        self.bins, self.columns = bins, len(names) * len(bins)
+        self.code = np.array([names.index(name) for name in recording.events.operations], np.int64)
+        if recording.has_calls or recording.totals is None:
+            self._add_calls(run, by_step)
         else:
-            self.steps, inside, blocks = None, np.ones(len(key), bool), CALL_BLOCKS
-            block = _blocks_of_calls(key * (int(events.rank.max()) + 1) + events.rank, events.start_ns, blocks)
-            self.weights = np.full(blocks, 1 / blocks)
-        scale = run.recording.ranks_per_event
-        key, block = key[inside], block[inside]
-        duration, size, bitwise = events.duration_ns[inside], events.bytes[inside], events.bitwise[inside]
-        flat = np.bincount(block * columns + key, weights=duration, minlength=blocks * columns)
-        self.seconds: Floats = flat.reshape(blocks, columns) / 1e9 * scale
-        units = self.weights.sum()
-        self.calls: Floats = np.bincount(key, minlength=columns) * scale / units
+            self._add_counters(recording, recording.totals, by_step)
+        self.horovod = recording.source != "hvprof" or self.found.bitwise_calls > 0
+        scale, units = recording.ranks_per_event, self.weights.sum()
+        self.seconds: Floats = self.found.duration_ns / 1e9 * scale
+        self.calls: Floats = self.found.calls * scale / units
         per_operation = (len(names), len(bins))
         self.operation_calls = self.calls.reshape(per_operation).sum(axis=1)
         # Bitwise reductions are Horovod's own. Their number depends on time, not on work.
-        moved = np.bincount(key, weights=np.where(bitwise, 0, size), minlength=columns) * scale / units
+        moved = self.found.moved * scale / units
         self.operation_bytes = moved.reshape(per_operation).sum(axis=1)
+
+    def _add_calls(self, run: ProfiledRun, by_step: bool) -> None:
+        recording = run.recording
+        self.edges = edges_by_rank(recording, run.edges_ns) if by_step and run.edges_ns is not None else None
+        self.steps = len(run.edges_ns) - 1 if by_step and run.edges_ns is not None else None
+        self.blocks = CALL_BLOCKS if self.steps is None else min(BLOCKS, self.steps)
+        self.found = _TablePiece.zero(self.blocks, self.columns)
+        if self.edges is not None:
+            reduce_messages(recording.events, self)
+        else:
+            # Which block a call belongs to depends on all calls of its rank.
+            for _, piece in in_order(lambda rank: self._of_rank(recording, rank), recording.ranks):
+                self.found += _require(piece)
+        if self.steps is None:
+            self.weights: Floats = np.full(self.blocks, 1 / self.blocks)
+        elif run.bytes_per_step is not None:
+            # A step may end inside a message, which counts in full.
+            self.weights = self.found.moved_in_block / (run.bytes_per_step * len(recording.ranks))
+        else:
+            self.weights = np.bincount(np.arange(self.steps) * self.blocks // self.steps).astype(np.float64)
+
+    def _add_counters(self, recording: Recording, totals: Totals, by_step: bool) -> None:
+        """Adds the counters as one block.
+
+        Calls after the last mark count as the part of a step that they moved.
+        """
+        self.steps, self.weights = None, np.ones(1)
+        chosen = np.ones(len(totals), np.bool_)
+        if by_step:
+            sums = list(recording.step_sums.values())
+            steps = float(np.mean([one.steps for one in sums]))
+            chosen = totals.in_steps
+            counted = np.isin(totals.rank, list(recording.step_sums)) & chosen & ~totals.bitwise
+            ended = sum(one.collectives_bytes for one in sums)
+            begun = float(totals.bytes[counted].sum()) / ended if ended else 1.0
+            self.steps, self.weights = round(steps), np.array([steps * begun])
+        size = self.bins.index(totals.bytes // np.maximum(totals.calls, 1))
+        key = (self.code[totals.operation] * len(self.bins) + size)[chosen]
+        moved = np.where(totals.bitwise, 0, totals.bytes)[chosen]
+        self.found = _TablePiece(
+            _weighted(key, totals.duration_ns[chosen], self.columns)[None, :],
+            _weighted(key, totals.calls[chosen], self.columns).astype(np.int64),
+            _weighted(key, moved, self.columns),
+            np.array([moved.sum()], np.float64),
+            int(totals.calls[chosen & totals.bitwise].sum()),
+        )
+
+    def reduce(self, part: Part, events: Events) -> "_TablePiece":
+        if self.edges is None or self.steps is None:
+            raise TypeError("the blocks of calls need all messages of a rank")
+        step = np.searchsorted(self.edges[part.rank], events.start_ns, side="right") - 1
+        inside = (step >= 0) & (step < self.steps)
+        events = events if inside.all() else events.take(inside)
+        return self._piece(events, self._key(events), step[inside] * self.blocks // self.steps)
+
+    def add(self, part: Part, found: "_TablePiece") -> None:
+        self.found += found
+
+    def _of_rank(self, recording: Recording, rank: int) -> "_TablePiece":
+        events = recording.events.of_rank(rank)
+        key = self._key(events)
+        return self._piece(events, key, _blocks_of_calls(key, events.start_ns, self.blocks))
+
+    def _key(self, events: Events) -> NDArray[np.int64]:
+        return self.code[events.operation] * len(self.bins) + self.bins.index(events.bytes)
+
+    def _piece(self, events: Events, key: NDArray[np.int64], block: NDArray[np.int64]) -> "_TablePiece":
+        sizes = np.where(events.bitwise, 0, events.bytes)
+        flat = _weighted(block * self.columns + key, events.duration_ns, self.blocks * self.columns)
+        return _TablePiece(
+            flat.reshape(self.blocks, self.columns),
+            np.bincount(key, minlength=self.columns),
+            _weighted(key, sizes, self.columns),
+            _weighted(block, sizes, self.blocks),
+            int(np.count_nonzero(events.bitwise)),
+        )
+
+
+@dataclass
+class _TablePiece:
+    """What some messages contribute to a `_Table`: sums, which add up.
+
+    `duration_ns` is by block and column, `calls` and `moved` (bytes) by column, `moved_in_block` by
+    block.
+    """
+
+    duration_ns: Floats
+    calls: NDArray[np.int64]
+    moved: Floats
+    moved_in_block: Floats
+    bitwise_calls: int
+
+    @classmethod
+    def zero(cls, blocks: int, columns: int) -> "_TablePiece":
+        return cls(np.zeros((blocks, columns)), np.zeros(columns, np.int64), np.zeros(columns), np.zeros(blocks), 0)
+
+    def __iadd__(self, other: "_TablePiece") -> "_TablePiece":
+        for name in ("duration_ns", "calls", "moved", "moved_in_block", "bitwise_calls"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+def _weighted(groups: NDArray[np.int64], values: NDArray[np.int64], length: int) -> Floats:
+    return np.bincount(groups, weights=values, minlength=length).astype(np.float64)
+
+
+def _require(found: "_TablePiece | RequestError") -> "_TablePiece":
+    if isinstance(found, RequestError):
+        raise found
+    return found
 
 
 def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
@@ -271,7 +387,7 @@ def _differences(
     first, second = tables
     unit = "step" if by_step else "run"
     all_bytes = max(table.operation_bytes.sum() for table in tables)
-    horovod = any(run.recording.source != "hvprof" or run.recording.events.bitwise.any() for run in (before, after))
+    horovod = any(table.horovod for table in tables)
     for index, name in enumerate(names):
         sizes = first.operation_bytes[index], second.operation_bytes[index]
         calls = first.operation_calls[index], second.operation_calls[index]
@@ -333,15 +449,20 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
 
 
 def _whole_step(before: ProfiledRun, after: ProfiledRun) -> Gain | None:
-    if before.edges_ns is None or after.edges_ns is None:
+    if not before.has_steps or not after.has_steps:
         return None
-    blocks: list[Floats] = []
-    for edges_ns in (before.edges_ns, after.edges_ns):
-        seconds = np.diff(edges_ns) / 1e9
-        steps = len(seconds)
-        block = np.arange(steps) * min(BLOCKS, steps) // steps
-        blocks += [np.bincount(block, weights=values).astype(np.float64) for values in (seconds, np.ones(steps))]
-    return _gain(blocks[0], blocks[1], blocks[2], blocks[3])
+    return _gain(*_step_blocks(before), *_step_blocks(after))
+
+
+def _step_blocks(run: ProfiledRun) -> tuple[Floats, Floats]:
+    """The seconds of the lowest rank's steps in blocks, and the steps in each block."""
+    if run.edges_ns is None:
+        sums = run.recording.step_sums[min(run.recording.step_sums)]
+        return np.array([sums.duration_ns / 1e9]), np.array([float(sums.steps)])
+    seconds = np.diff(run.edges_ns) / 1e9
+    steps = len(seconds)
+    block = np.arange(steps) * min(BLOCKS, steps) // steps
+    return np.bincount(block, weights=seconds).astype(np.float64), np.bincount(block).astype(np.float64)
 
 
 def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _Table, by_step: bool) -> list[str]:
@@ -361,11 +482,15 @@ def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _T
         found.append(
             f"the steps of these runs are unknown: a step is taken to be {human_bytes(before.bytes_per_step)} sent by each rank"
         )
-    if not by_step:
+    counted = [run.path for run in (before, after) if not run.recording.has_calls]
+    if counted:
         found.append(
-            f"the steps of these runs are unknown: times are for the whole run, and the interval is over {CALL_BLOCKS} equal "
-            f"blocks of consecutive calls"
+            f"no intervals, because the calls of {' and '.join(counted)} were only counted: `hvscale profile --record calls` "
+            "records them"
         )
+    if not by_step:
+        interval = "" if counted else f", and the interval is over {CALL_BLOCKS} equal blocks of consecutive calls"
+        found.append(f"the steps of these runs are unknown: times are for the whole run{interval}")
     elif min(first.steps or 0, second.steps or 0) < 10:
         found.append(f"{first.steps} and {second.steps} steps are too few: the true intervals are wider")
     return found

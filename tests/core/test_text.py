@@ -35,12 +35,14 @@ def test_only_the_plain_console_and_column_are_used() -> None:
             if module.partition(".")[0] == "rich" and file != PLAIN_RICH:
                 allowed = {
                     "rich": {"box"},
-                    "rich.console": {"RenderableType"},
+                    "rich.cells": {"cell_len", "set_cell_size"},
+                    "rich.console": {"JustifyMethod", "RenderableType"},
                     "rich.table": {"Table"},
                     "rich.text": {"Text"},
                 }
                 progress = {
                     "BarColumn",
+                    "DownloadColumn",
                     "MofNCompleteColumn",
                     "Progress",
                     "ProgressColumn",

@@ -229,10 +229,10 @@ def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
         breakdown(RunFolder(tmp_path))
 
 
-def rendered(result: Breakdown, per_rank: bool = False) -> str:
+def rendered(result: Breakdown) -> str:
     console = Console(width=80, file=None, record=True, quiet=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(table(result, per_rank))
+        console.print(table(result))
     return capture.get()
 
 
@@ -243,11 +243,9 @@ def test_the_table_fits_80_columns() -> None:
         for operation in (1, 2)
         for shift in range(11)
     ]
-    for per_rank in (False, True):
-        text = rendered(result_of(calls * 7, "study"), per_rank)
-        assert "…" not in text
-        assert "16-32 MiB" in text
-        assert ("rank 1" in text) == per_rank
+    text = rendered(result_of(calls * 7, "study"))
+    assert "…" not in text
+    assert "16-32 MiB" in text
 
 
 def test_units_for_people() -> None:

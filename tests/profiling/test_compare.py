@@ -92,7 +92,7 @@ def compared(before: ProfiledRun, after: ProfiledRun) -> Comparison:
 
 def test_messages_before_the_first_step_belong_to_no_step() -> None:
     run = recorded()
-    events = run.recording.events
+    events = run.recording.load()
     early = replace(events, start_ns=np.append(events.start_ns, START_NS - 10**9))
     columns: dict[str, Any] = {
         name: np.append(getattr(events, name), getattr(events, name)[-1:])
@@ -107,7 +107,7 @@ def test_messages_before_the_first_step_belong_to_no_step() -> None:
 @pytest.mark.parametrize("overwritten", [0, 1])
 def test_the_messages_of_each_rank_belong_to_its_own_steps(overwritten: int) -> None:
     run = recorded(log=False)
-    events = run.recording.events
+    events = run.recording.load()
     # Rank 1 is ahead, so its messages begin before rank 0's step. It was killed before it marked
     # the end of the last step.
     ahead = np.where(events.rank == 1, int(0.04e9), 0)
@@ -157,7 +157,7 @@ def test_the_interval_has_its_nominal_coverage() -> None:
     for _ in range(100):
         pair = []
         for _ in range(2):
-            events = run.recording.events
+            events = run.recording.load()
             noisy = replace(events, duration_ns=random.exponential(5e6, len(events)).astype(np.int64))
             pair.append(replace(run, recording=replace(run.recording, events=noisy)))
         wrong += compared(*pair).total.verdict != "no difference"
@@ -213,9 +213,9 @@ def test_different_calls_are_rejected_without_horovod() -> None:
 
 def test_a_missing_profile_is_rejected_and_another_source_warns() -> None:
     run = recorded()
-    of_one = run.recording.events.rank == 0
-    columns = {name: value[of_one] for name, value in vars(run.recording.events).items() if len(value) == len(of_one)}
-    one = replace(run.recording, ranks=[0], ranks_per_event=NP, events=replace(run.recording.events, **columns))
+    of_one = run.recording.load().rank == 0
+    columns = {name: value[of_one] for name, value in vars(run.recording.load()).items() if len(value) == len(of_one)}
+    one = replace(run.recording, ranks=[0], ranks_per_event=NP, events=replace(run.recording.load(), **columns))
     with pytest.raises(RequestError, match="profiles of ranks 0, 1 against 0"):
         compared(run, replace(run, recording=one))
     comparison = compared(run, replace(run, recording=replace(one, source="horovod-timeline")))
@@ -232,7 +232,7 @@ def test_files_of_another_run_are_rejected(tmp_path: Path) -> None:
     run = recorded()
     folder = RunFolder(tmp_path / "job")
     reject_files_of_another_run(folder, run.record, run.recording)
-    events = run.recording.events
+    events = run.recording.load()
     for hours in (-1, 1):
         moved = replace(events, start_ns=events.start_ns + (events.rank == 1) * hours * 3600 * 10**9)
         with pytest.raises(RequestError, match="mixes files of different runs: rank 1's"):

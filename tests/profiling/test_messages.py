@@ -108,8 +108,8 @@ def test_fusion_is_off_and_other_settings_are_kept() -> None:
 
 def test_messages_between_fewer_ranks_are_ignored() -> None:
     made = recording(STEPS, STEPS)
-    sizes = np.where(made.events.bytes == 300, 1, 2).astype(np.int32)
-    found = schedule(replace(made, events=replace(made.events, communicator_size=sizes)))
+    sizes = np.where(made.load().bytes == 300, 1, 2).astype(np.int32)
+    found = schedule(replace(made, events=replace(made.load(), communicator_size=sizes)))
     assert [tensor.bytes for tensor in found.tensors] == [700]
 
 

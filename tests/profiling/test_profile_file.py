@@ -219,8 +219,8 @@ def test_a_partly_counted_call_is_repaired(calls: int, done: int, size: int, dur
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: header["version"].fill(2), "version 2; this hvscale reads version 3: read it with"),
-        (lambda header: header["version"].fill(9), "version 9; this hvscale reads version 3: update hvscale"),
+        (lambda header: header["version"].fill(2), "version 2; this hvscale reads version 4: read it with"),
+        (lambda header: header["version"].fill(9), "version 9; this hvscale reads version 4: update hvscale"),
         (lambda header: header["record_bytes"].fill(32), "sizes"),
         (lambda header: header["capacity"].fill(0), "sizes"),
         (lambda header: header["rank"].fill(2**31 - 1), "a rank or a time"),

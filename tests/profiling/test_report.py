@@ -14,6 +14,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.profiling import tabulate
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_recording, join
 from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.analyze.rank_comparison import compare_ranks
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.page import View, render, report, report_path
@@ -31,7 +32,9 @@ def view(result: dict[str, Any] | None = None, **options: Any) -> View:
 
 def explained(run: ProfiledRun, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
     found = explain_recording(run.record, run.recording, run.log, messages)
-    return join(tabulate(run.recording, parse_bins("study"), run.path), found)
+    table = tabulate(run.recording, parse_bins("study"), run.path)
+    nodes = dict.fromkeys(run.recording.ranks, "here")
+    return join(table, found, compare_ranks(table.rank_rows, run.recording.ranks, nodes, None, run.recording.steps))
 
 
 def figures(page: str) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def test_text_from_a_run_stays_text() -> None:
     shown.recorded.record.host.cpu = HOSTILE
     shown.recorded.record.launch = {"env": [f"{HOSTILE}={HOSTILE}"]}
     shown.breakdown.warnings.append(HOSTILE)
-    events = shown.recorded.recording.events
+    events = shown.recorded.recording.load()
     object.__setattr__(events, "operations", (HOSTILE,))
     shown.breakdown = explained(shown.recorded)
     shown.breakdown.warnings.append(HOSTILE)
@@ -127,6 +130,21 @@ def test_text_from_a_run_stays_text() -> None:
     assert "alert('1')" not in page
     assert page.count("alert(&#39;1&#39;)") > 6
     assert page.count("<script") == render([view()], parse_bins("study")).count("<script")
+
+
+def test_a_page_shows_some_of_many_warnings() -> None:
+    shown = view()
+    shown.breakdown.warnings += [f"warning {number}" for number in range(30)]
+    page = texts(render([shown], parse_bins("study")))
+    assert "<p>warning 11</p>" in page
+    assert "warning 12" not in page
+    assert "18 more: hvscale breakdown prints all warnings" in page
+
+
+def test_a_line_over_many_steps_has_few_points() -> None:
+    drawn = figures(render([view(steps=3000, sizes=(4096,))], parse_bins("study")))["exposed-0"]
+    assert len(drawn["data"][0]["x"]) == 1000
+    assert drawn["layout"]["xaxis"]["title"]["text"] == "step, means of 3"
 
 
 def test_a_run_without_steps_shows_its_middle_part() -> None:
@@ -174,13 +192,13 @@ def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:
     names = {event["pid"]: event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
     assert names == {0: "rank 0 (here)", 1: "rank 1 (here)"}
     messages = [event for event in events["X"] if event["cat"] != "step"]
-    assert len(messages) == len(run.recording.events)
+    assert len(messages) == len(run.recording.load())
     assert {(event["pid"], event["tid"]) for event in messages} == {(0, 100), (1, 101)}
     assert {(event["cat"], event["args"]["bytes"]) for event in messages} == {("coordination", 4), ("data", 4 << 20)}
     starts = [event["ts"] for event in messages]
     assert starts == sorted(starts)
     assert starts[0] == 0
-    assert sum(event["dur"] for event in messages) == pytest.approx(run.recording.events.duration_ns.sum() / 1000)
+    assert sum(event["dur"] for event in messages) == pytest.approx(run.recording.load().duration_ns.sum() / 1000)
     steps = [event for event in events["X"] if event["cat"] == "step"]
     assert [event["name"] for event in steps] == [f"step {number}" for number in range(1, STEPS + 1)]
     assert steps[0]["dur"] == pytest.approx(STEP_SECONDS * 1e6, rel=1e-3)

@@ -84,12 +84,20 @@ def test_a_limit_on_file_sizes_disables_the_profile_but_not_the_job(
     assert list(run.hvprof.iterdir()) == []
 
 
-def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: list[str]) -> None:
+def test_address_sanitizer_finds_nothing_when_calls_are_only_counted(
+    open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str
+) -> None:
+    program = [str(open_mpi.compile("many_kinds")), "300"]
+    check_addresses(open_mpi, make_run(2), with_address_sanitizer, 2, program, HVPROF_RECORD="counters")
+
+
+def check_addresses(mpi: Mpi, run: RunFolder, preload: str, np: int, program: list[str], **more: str) -> None:
     # Ignores leaks and undefined behaviour in other libraries.
     options = {
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "HVPROF_DIRECTORY": str(run.hvprof),
+        **more,
     }
     done = mpi.start(np, [sys.executable, "-c", PRELOADED, preload, *program], options)
     assert done.returncode == 0, done.stderr

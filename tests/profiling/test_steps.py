@@ -67,7 +67,7 @@ def test_steps_are_found_on_the_clock_of_the_messages() -> None:
     run = recorded()
     assert run.edges_ns is not None
     assert len(run.edges_ns) == STEPS + 1
-    starts = run.recording.events.start_ns[~run.recording.events.bitwise]
+    starts = run.recording.load().start_ns[~run.recording.load().bitwise]
     in_step = np.bincount(np.searchsorted(run.edges_ns, starts) - 1)
     assert in_step.tolist() == [2 * NP] * STEPS
 
@@ -76,7 +76,7 @@ def test_unrelated_all_reduces_give_no_steps() -> None:
     run = recorded()
     assert run.log is not None
     uneven = StepLog(run.log.seconds[:13] * 3, run.log.images[:13], run.log.exposed_seconds[:13])
-    events = run.recording.events
+    events = run.recording.load()
     in_a_burst = replace(events, start_ns=START_NS + (events.start_ns - START_NS) // 100)
     assert step_edges(replace(run.recording, events=in_a_burst), uneven) is None
     assert step_edges(replace(run.recording, overwritten=1), run.log) is None

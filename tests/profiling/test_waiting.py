@@ -5,22 +5,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.waiting import Calls, Waiting, waiting
+from hvscale.profiling.analyze.waiting import Waiting, waiting
+from hvscale.profiling.read.events import Events
 
 NAMES = ("reduce", "broadcast", "allreduce", "ibarrier", "allgatherv")
 REDUCE, BROADCAST, ALLREDUCE, IBARRIER, ALLGATHERV = range(len(NAMES))
 Call = tuple[int, int, int, int, int, int, int]  # rank, operation, communicator, ordinal, size, start, duration
 
 
-def calls(rows: list[Call], size: int = 8, bitwise: int = 0) -> Calls:
-    columns = np.array([(*row, size, bitwise) for row in rows], np.int64).reshape(-1, 9).T
-    return Calls(*columns)
+def calls(rows: list[Call], size: int = 8, bitwise: int = 0) -> Events:
+    rank, operation, communicator, ordinal, ranks, start, duration = np.array(rows, np.int64).reshape(-1, 7).T
+    return Events(
+        operations=NAMES,
+        communicators=tuple(range(8)),
+        rank=rank.astype(np.int32),
+        operation=operation.astype(np.uint8),
+        bytes=np.full(len(rows), size),
+        start_ns=start,
+        duration_ns=duration,
+        communicator_size=ranks.astype(np.int32),
+        bitwise=np.full(len(rows), bool(bitwise)),
+        thread=np.zeros(len(rows), np.int64),
+        communicator=communicator.astype(np.int32),
+        ordinal=ordinal.astype(np.uint32),
+        buffer=np.zeros(len(rows), np.uint64),
+    )
 
 
 def split(rows: list[Call], **clock_error_ns: int) -> Waiting:
     """`rank_1=5`: the stated error of rank 1's clock; the others' is 0."""
     stated = {int(name.removeprefix("rank_")): error for name, error in clock_error_ns.items()}
-    return waiting(calls(rows), NAMES, dict.fromkeys(range(8), 0) | stated)
+    return waiting(calls(rows), dict.fromkeys(range(8), 0) | stated)
 
 
 def test_the_time_until_the_last_arrival_is_waiting() -> None:
@@ -51,7 +66,7 @@ def test_the_nth_calls_of_a_communicator_match_in_any_order() -> None:
 
 def test_bitwise_calls_have_a_separate_row() -> None:
     rows = [(0, ALLREDUCE, 1, 0, 2, 0, 10), (1, ALLREDUCE, 1, 0, 2, 4, 6)]
-    (row,) = waiting(calls(rows, bitwise=1), NAMES, {}).operations
+    (row,) = waiting(calls(rows, bitwise=1), {}).operations
     assert (row.operation, row.bitwise) == ("allreduce", True)
 
 
@@ -74,8 +89,8 @@ def test_the_stated_clock_error_is_that_of_the_two_worst_ranks() -> None:
     rows = [(rank, ALLREDUCE, 1, 0, 3, 0, 10) for rank in range(3)]
     assert split(rows, rank_1=2000, rank_2=3000).clock_error_seconds == pytest.approx(5e-6)
     assert split(rows).clock_error_seconds == 0
-    assert waiting(calls(rows), NAMES, {0: 0, 1: 5, 2: None}).clock_error_seconds is None
-    assert waiting(calls(rows), NAMES, {0: 0}).clock_error_seconds is None
+    assert waiting(calls(rows), {0: 0, 1: 5, 2: None}).clock_error_seconds is None
+    assert waiting(calls(rows), {0: 0}).clock_error_seconds is None
 
 
 @pytest.mark.parametrize("operation", [ALLREDUCE, IBARRIER])
@@ -105,7 +120,7 @@ def test_collectives_that_need_not_wait_cause_no_clock_conflict() -> None:
     for operation in (REDUCE, BROADCAST, ALLGATHERV):
         assert split(late(operation)).clock_conflicts == 0
     assert split(late(ALLREDUCE)).clock_conflicts == 1
-    empty = [waiting(calls(late(operation), size=0), NAMES, {}).clock_conflicts for operation in (ALLREDUCE, IBARRIER)]
+    empty = [waiting(calls(late(operation), size=0), {}).clock_conflicts for operation in (ALLREDUCE, IBARRIER)]
     assert empty == [0, 1]
 
 

@@ -51,8 +51,8 @@ class JobProfile:
 def job_profile(run: RunFolder) -> JobProfile:
     """The facts from a run. Raises RequestError if the run cannot be read."""
     record, recording = run.read(), read_recording(run)
-    events = recording.events
-    chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise
+    events = recording.events.of_rank(min(recording.ranks, default=0))
+    chosen = ~events.bitwise
     edges = step_edges(recording, read_step_log(run))
     step_bytes = None
     if edges is not None and len(edges) > WARMUP_STEPS + 1:

@@ -64,8 +64,8 @@ def run_samples(run: RunFolder) -> Samples | None:
 
     Raises RequestError if the run cannot be read.
     """
-    record, recording = run.read(), read_recording(run, detail=True)
-    events = recording.events
+    record, recording = run.read(), read_recording(run)
+    events = recording.load()
     if record.np < 2 or not len(events):
         return None
     if recording.ranks_per_event > 1:

@@ -156,11 +156,11 @@ def step_messages(run: RunFolder, steps: dict[int, list[tuple[int, bool]]], warn
 
 def messages_by_step(recording: Recording, rank: int, steps: list[tuple[int, bool]]) -> list[Sizes]:
     """The message sizes of each step to use, but for steps whose end falls into a message."""
-    events = recording.events
-    if recording.overwritten or "allreduce" not in events.operations:
+    if recording.overwritten or "allreduce" not in recording.events.operations:
         return []
+    events = recording.events.of_rank(rank)
     # Horovod's ranks agree on what to send by bitwise all-reduces.
-    data = (events.rank == rank) & (events.operation == events.operations.index("allreduce")) & ~events.bitwise
+    data = (events.operation == events.operations.index("allreduce")) & ~events.bitwise
     sizes = events.bytes[data][np.argsort(events.start_ns[data], kind="stable")]
     sent = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
     ends = np.cumsum([0, *(size for size, _ in steps)])

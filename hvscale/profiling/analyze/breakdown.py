@@ -1,16 +1,20 @@
 """The breakdown: communication time of a run by operation and message size."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
-from hvscale.profiling.analyze.grouping import Bins, EventGroups, Groups, TotalGroups, parse_bins
-from hvscale.profiling.read.events import Recording, no_events, sources_by_priority
-from hvscale.profiling.read.missing_profiles import why_missing
+from hvscale.profiling.analyze.durations import EXACT_CALLS
+from hvscale.profiling.analyze.grouping import Bins, Figures, Key, add_figures, group_events, group_totals, parse_bins
+from hvscale.profiling.read.counters import Totals
+from hvscale.profiling.read.events import Events, EventSource, Part, Recording, Reducer, no_events, sources_by_priority
+from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
+from hvscale.profiling.read.passes import reduce_messages
 
 
 class Row(BaseModel):
@@ -65,33 +69,32 @@ def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
 
     Raises RequestError if `bins` is invalid, or if run.json or all profiles are unreadable.
     """
-    ranges = parse_bins(bins)
-    return tabulate(read_recording(run), ranges, str(run.path))
+    table = RankTables(parse_bins(bins))
+    return table.breakdown(read_recording(run, table), str(run.path))
 
 
-def read_recording(run: RunFolder, detail: bool = False) -> Recording:
-    """Reads every message of a run from the available source with the highest priority.
+def read_recording(run: RunFolder, *reducers: Reducer[Any]) -> Recording:
+    """Reads every message of a run, once, from the available source with the highest priority.
 
-    `detail`: also loads what `Events` calls details. Warns if the ranks used another library than
-    requested.
+    Each message goes to the `reducers`. Warns if the ranks used another library than requested.
 
     Raises RequestError if run.json or all profiles are unreadable.
     """
-    record, recording = run.read(), _read_messages(run, detail)
+    record, recording = run.read(), _read_messages(run, reducers)
     difference = [record.library_difference] if record.library_difference else []
     return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *difference])
 
 
-def _read_messages(run: RunFolder, detail: bool) -> Recording:
+def _read_messages(run: RunFolder, reducers: Sequence[Reducer[Any]]) -> Recording:
     for source in sources_by_priority():
-        recording = source.read(run, detail)
+        recording = source.read(run, reducers)
         if recording is not None:
             if run.read().was_abandoned:
                 recording.warnings.append(ABANDONED)
             return recording
     record = run.read()
     expected = "hvprof" if record.library.has_mpi else "horovod-timeline"
-    warnings = why_missing(run, record, list(range(record.np))) if expected == "hvprof" else []
+    warnings = missing_lines(why_missing(run, record, list(range(record.np)))) if expected == "hvprof" else []
     incomplete = "; ".join(warnings) or None
     warnings += [ABANDONED] if record.was_abandoned else []
     return Recording(expected, no_events(), record.np, [], warnings=warnings, incomplete=incomplete)
@@ -104,47 +107,104 @@ def require_complete(run: RunFolder, incomplete: str | None) -> None:
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
-    """Tabulates a recording: rows over all ranks and rows for each rank, of bins with calls.
+    """Tabulates a recording in another pass over its messages: see `RankTables.breakdown`."""
+    table = RankTables(bins)
+    reduce_messages(recording.events, table)
+    return table.breakdown(recording, run)
 
-    Sorts operations by their total time, and the rows of an operation by size.
-    """
-    warnings = list(recording.warnings)
-    groups: Groups = EventGroups(recording.events, bins)
-    if recording.totals is not None:
-        groups = TotalGroups(recording.totals, bins)
-        if groups.split_classes:
+
+class RankTables(Reducer[dict[Key, Figures]]):
+    """The figures of each rank and of all ranks, by operation and bin."""
+
+    def __init__(self, bins: Bins) -> None:
+        self.bins = bins
+        self.operations: tuple[str, ...] = ()
+        self.exact = True
+        self.all_ranks: dict[Key, Figures] = {}
+        self.rank_rows: dict[int, list[RankRow]] = {}
+        self._rank = -1
+        self._of_rank: dict[Key, Figures] = {}
+
+    def begin(self, source: EventSource) -> None:
+        self.operations = source.operations
+        self.exact = sum(part.slots for part in source.parts) <= EXACT_CALLS
+
+    def reduce(self, part: Part, events: Events) -> dict[Key, Figures]:
+        return group_events(events, self.bins, self.exact)
+
+    def add(self, part: Part, found: dict[Key, Figures]) -> None:
+        if part.rank != self._rank:
+            self._finish_rank()
+            self._rank = part.rank
+        add_figures(self._of_rank, found)
+
+    def _finish_rank(self) -> None:
+        """Reduces the figures of a rank, which are large, to its rows."""
+        if self._of_rank:
+            self.rank_rows[self._rank] = self._rank_rows(self._rank, self._of_rank)
+            add_figures(self.all_ranks, self._of_rank)
+            self._of_rank = {}
+
+    def breakdown(self, recording: Recording, run: str) -> Breakdown:
+        """The document: rows over all ranks and rows for each rank, of bins with calls.
+
+        Sorts operations by their total time, and the rows of an operation by size.
+        """
+        self._finish_rank()
+        warnings = list(recording.warnings)
+        if recording.totals is not None:
+            warnings += self._use(recording.totals)
+        if not self.all_ranks:
             warnings.append(
-                "a bin edge that is not a power of two splits sizes that were counted together: they count in the bin of "
-                "their mean"
+                "no collective was recorded: the job made none, or only calls that this profile does not record"
             )
-    if not len(groups.keys):
-        warnings.append(
-            "no collective was recorded: the job made none, or only calls that this profile does not record"
+        return Breakdown(
+            run=run,
+            library=recording.library,
+            source=recording.source,
+            np=recording.np,
+            ranks=recording.ranks,
+            rows=self._rows(self.all_ranks, self.operations, recording.ranks_per_event),
+            rank_rows=[row for rank in sorted(self.rank_rows) for row in self.rank_rows[rank]],
+            point_to_point=self._point_to_point(recording.point_to_point),
+            overwritten=recording.overwritten,
+            incomplete=recording.incomplete,
+            warnings=warnings,
         )
-    rank_rows: dict[int, list[RankRow]] = {rank: [] for rank in recording.ranks}
-    for group in range(len(groups.keys)):
-        rank = groups.rank(group)
-        rank_rows.setdefault(rank, []).append(RankRow(rank=rank, **groups.fields(group, group + 1, 1)))
-    sends = recording.point_to_point
-    return Breakdown(
-        run=run,
-        library=recording.library,
-        source=recording.source,
-        np=recording.np,
-        ranks=recording.ranks,
-        rows=_rows_across_ranks(groups, recording.ranks_per_event),
-        rank_rows=[row for rank in sorted(rank_rows) for row in _sorted_with_shares(rank_rows[rank])],
-        point_to_point=_rows_across_ranks(TotalGroups(sends, bins), 1) if sends is not None else [],
-        overwritten=recording.overwritten,
-        incomplete=recording.incomplete,
-        warnings=warnings,
-    )
 
+    def _use(self, totals: Totals) -> list[str]:
+        """Replaces the figures by those of the counters; returns warnings."""
+        by_rank, split_classes = group_totals(totals, self.bins)
+        self.operations, self.all_ranks = totals.operations, {}
+        self.rank_rows = {rank: self._rank_rows(rank, found) for rank, found in by_rank.items()}
+        for found in by_rank.values():
+            add_figures(self.all_ranks, found)
+        if not split_classes:
+            return []
+        return [
+            "a bin edge that is not a power of two splits sizes that were counted together: they count in the bin of their "
+            "mean"
+        ]
 
-def _rows_across_ranks(groups: Groups, ranks_per_event: int) -> list[Row]:
-    return _sorted_with_shares(
-        [Row(**groups.fields(first, last, ranks_per_event)) for first, last in groups.across_ranks()]
-    )
+    def _point_to_point(self, totals: Totals | None) -> list[Row]:
+        if totals is None:
+            return []
+        found: dict[Key, Figures] = {}
+        for of_rank in group_totals(totals, self.bins)[0].values():
+            add_figures(found, of_rank)
+        return self._rows(found, totals.operations, 1)
+
+    def _rows(self, found: dict[Key, Figures], operations: tuple[str, ...], ranks_per_event: int) -> list[Row]:
+        rows = [Row(**self._fields(key, operations), **one.row(ranks_per_event)) for key, one in found.items()]
+        return _sorted_with_shares(rows)
+
+    def _rank_rows(self, rank: int, found: dict[Key, Figures]) -> list[RankRow]:
+        rows = [RankRow(rank=rank, **self._fields(key, self.operations), **one.row(1)) for key, one in found.items()]
+        return _sorted_with_shares(rows)
+
+    def _fields(self, key: Key, operations: tuple[str, ...]) -> dict[str, Any]:
+        bytes_min, bytes_max = self.bins.limits(key[1])
+        return {"operation": operations[key[0]], "bytes_min": bytes_min, "bytes_max": bytes_max}
 
 
 RowKind = TypeVar("RowKind", bound=Row)

@@ -2,32 +2,36 @@
 Horovod's phases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.core.units import MIB, human_bytes, human_seconds
-from hvscale.profiling.analyze.breakdown import Breakdown, read_recording, tabulate
+from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
+from hvscale.core.units import GIB, human_bytes, human_seconds
+from hvscale.profiling.analyze.breakdown import Breakdown, RankTables, read_recording
 from hvscale.profiling.analyze.buffer_reuse import HitRate, hit_rates
-from hvscale.profiling.analyze.exposed import ExposedCommunication, exposed_communication
+from hvscale.profiling.analyze.collectives import CollectiveAccumulator, match_collectives
+from hvscale.profiling.analyze.exposed import ExposedCommunication, Exposure, exposure_without_calls
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
+from hvscale.profiling.analyze.rank_comparison import ByRank, compare_ranks
+from hvscale.profiling.analyze.ranks_and_nodes import RankSums
 from hvscale.profiling.analyze.steps import StepLog, read_step_log, step_edges
-from hvscale.profiling.analyze.waiting import Calls, Waiting, waiting
+from hvscale.profiling.analyze.waiting import Waiting, find_wrong_clocks, waiting
 from hvscale.profiling.read.events import HorovodMessages, Recording
+from hvscale.profiling.read.passes import latest
 from hvscale.profiling.read.profile_file import record_bytes
+from hvscale.profiling.read.rank_nodes import node_of_each_rank
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
-# Larger profiles are explained only on request: matching a million calls and replaying their
-# buffers takes seconds.
-MAX_EXPLAINED_BYTES = 64 * MIB
+# Larger profiles are explained only on request, because that doubles the time of reading them.
+MAX_EXPLAINED_BYTES = GIB
 MAX_REPLAYED_MESSAGES = 500_000  # takes about a second for each cache size
 MAX_LISTED_PAIRS = 3
+ONLY_COUNTED = "calls were only counted (--record counters): record them with `hvscale profile --record calls`"
 PARTS = ("waiting", "exposed_communication", "buffer_reuse", "horovod_phases")
 
 
@@ -46,7 +50,7 @@ class Explanation(BaseModel):
     warnings: list[str]
 
 
-class ExplainedBreakdown(Breakdown, Explanation):
+class ExplainedBreakdown(Breakdown, Explanation, ByRank):
     """What `hvscale breakdown --json` and `hvscale profile --json` print (by alias)."""
 
 
@@ -60,16 +64,38 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     `explained` None: explains runs with at most MAX_EXPLAINED_BYTES of records. Raises as
     `breakdown` does.
     """
-    ranges = parse_bins(bins)
-    small = explained is None and _recorded_bytes(run) <= MAX_EXPLAINED_BYTES
-    recording = read_recording(run, detail=explained or small)
-    table = tabulate(recording, ranges, str(run.path))
-    if explained or small:
-        return join(table, explain(run, recording))
+    rank_tables = RankTables(parse_bins(bins))
+    recording = read_recording(run, rank_tables)
+    table = rank_tables.breakdown(recording, str(run.path))
+    if explained or (explained is None and _recorded_bytes(run) <= MAX_EXPLAINED_BYTES):
+        return explain_breakdown(run, recording, table)
     reason = "skipped because of --no-explain"
     if explained is None:
         reason = f"the run recorded more than {human_bytes(MAX_EXPLAINED_BYTES)}: use --explain to explain it anyway"
-    return join(table, _build_explanation({name: _UnavailableError(reason) for name in PARTS}, [], explained=False))
+    explanation = _build_explanation({name: _UnavailableError(reason) for name in PARTS}, [], explained=False)
+    return join(table, explanation, _by_rank(run, recording, table, None))
+
+
+def explain_breakdown(
+    run: RunFolder, recording: Recording, table: Breakdown, accumulators: Sequence[CollectiveAccumulator] = ()
+) -> ExplainedBreakdown:
+    """`table` with its explanation and its figures by rank; the arguments are as for `explain`."""
+    sums = RankSums(rank_count(recording))
+    explanation = explain(run, recording, [sums, *accumulators])
+    return join(table, explanation, _by_rank(run, recording, table, sums if explanation.waiting else None))
+
+
+def rank_count(recording: Recording) -> int:
+    """The number of ranks for accumulators: spawned processes may have more than the job."""
+    return max([recording.np, *(rank + 1 for rank in recording.ranks)])
+
+
+def _by_rank(run: RunFolder, recording: Recording, table: Breakdown, sums: RankSums | None) -> ByRank:
+    nodes = node_of_each_rank(run, run.read())
+    expected = set(nodes) if recording.ranks_per_event == 1 and recording.ranks else set()
+    nodes = {rank: node for rank, node in nodes.items() if rank in expected or rank in recording.ranks}
+    summed = None if sums is None else sums.result()
+    return compare_ranks(table.rank_rows, recording.ranks, nodes, summed, recording.steps)
 
 
 def _recorded_bytes(run: RunFolder) -> int:
@@ -84,14 +110,14 @@ def _recorded_bytes(run: RunFolder) -> int:
     return size
 
 
-def join(table: Breakdown, explanation: Explanation) -> ExplainedBreakdown:
-    """One document with the breakdown and its explanation."""
+def join(table: Breakdown, explanation: Explanation, by_rank: ByRank) -> ExplainedBreakdown:
+    """One document with the breakdown, its explanation and its figures by rank."""
     warnings = table.warnings + explanation.warnings
-    return ExplainedBreakdown(**{**dict(table), **dict(explanation), "warnings": warnings})
+    return ExplainedBreakdown(**{**dict(table), **dict(explanation), **dict(by_rank), "warnings": warnings})
 
 
-def explain(run: RunFolder, recording: Recording) -> Explanation:
-    """Explains a run; `recording` must have been read with `detail`.
+def explain(run: RunFolder, recording: Recording, accumulators: Sequence[CollectiveAccumulator] = ()) -> Explanation:
+    """Explains a run in another pass over its messages, which `accumulators` share.
 
     A part that cannot be computed is null, with the reason in `unavailable`.
 
@@ -107,7 +133,7 @@ def explain(run: RunFolder, recording: Recording) -> Explanation:
         messages = recording.horovod or read_messages(run)
     except RequestError as error:
         messages = error
-    return explain_recording(run.read(), recording, log, messages)
+    return explain_recording(run.read(), recording, log, messages, accumulators)
 
 
 def explain_recording(
@@ -115,13 +141,15 @@ def explain_recording(
     recording: Recording,
     log: StepLog | RequestError | None,
     messages: HorovodMessages | RequestError | None,
+    accumulators: Sequence[CollectiveAccumulator] = (),
 ) -> Explanation:
     """`explain` for data already read; an error stands for data that could not be read."""
     parts: dict[str, object] = {}
     warnings = [log.warning] if isinstance(log, StepLog) and log.warning is not None else []
+    exposure = _exposure(recording, None if isinstance(log, RequestError) else log)
     compute: tuple[Callable[[], object], ...] = (
-        lambda: _waiting(recording, warnings),
-        lambda: _exposed(recording, log),
+        lambda: _waiting(recording, exposure, accumulators, warnings),
+        lambda: _exposed(recording, exposure, log),
         lambda: _buffer_reuse(recording),
         lambda: _phases(messages, record),
     )
@@ -141,16 +169,29 @@ def _build_explanation(parts: dict[str, object], warnings: list[str], explained:
     )
 
 
-def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
-    """The waiting of a recording; appends to `warnings` if clocks disagree."""
-    events = recording.events
+def _waiting(
+    recording: Recording,
+    exposure: Exposure | ExposedCommunication | None,
+    accumulators: Sequence[CollectiveAccumulator],
+    warnings: list[str],
+) -> Waiting:
+    """The waiting of a recording; the same pass also fills `exposure` and `accumulators`.
+
+    Appends to `warnings` if clocks disagree.
+    """
     _require_messages(recording)
-    if len(events.ordinal) != len(events):
+    reducers = [exposure] if isinstance(exposure, Exposure) else []
+    if not recording.events.detailed:
+        match_collectives(recording.events, [], reducers)
         raise _UnavailableError(f"{recording.source} does not record which calls of different ranks belong together")
-    columns = (events.rank, events.operation, events.communicator, events.ordinal, events.communicator_size)
-    more = (events.start_ns, events.duration_ns, events.bytes, events.bitwise)
-    calls = Calls(*(column.astype(np.int64) for column in (*columns, *more)))
-    found = waiting(calls, events.operations, recording.clock_error_ns)
+    absent = recording.np - len(recording.ranks)
+    wrong, seconds = find_wrong_clocks(recording.events, recording.clock_error_ns, absent)
+    if wrong:
+        warnings.append(
+            f"the clocks of {ranks_in_words(wrong)} differ from the others' by up to {human_seconds(seconds)} or more: the "
+            "waiting times leave these ranks out"
+        )
+    found = waiting(recording.events, recording.clock_error_ns, accumulators, reducers, absent, wrong)
     if found.clock_disagreements:
         warnings.append(_clock_warning(found))
     if not found.matched:
@@ -158,6 +199,11 @@ def _waiting(recording: Recording, warnings: list[str]) -> Waiting:
             "the ranks' clocks disagree"
             if found.clock_conflicts
             else "no collective of several ranks has a recorded call from each of its ranks"
+        )
+    if absent:
+        warnings.append(
+            f"the waiting times leave out {absent} of {recording.np} ranks, which have no profile: a collective for which one "
+            "of them came last seems to have waited less"
         )
     return found
 
@@ -177,29 +223,37 @@ def _clock_warning(found: Waiting) -> str:
     )
 
 
-def _exposed(recording: Recording, log: StepLog | RequestError | None) -> ExposedCommunication:
-    edges_ns: NDArray[np.int64] | None = None
-    if len(recording.events):
-        edges_ns = step_edges(recording, None if isinstance(log, RequestError) else log)
-    found = exposed_communication(recording, None if isinstance(log, RequestError) else log, edges_ns)
+def _exposure(recording: Recording, log: StepLog | None) -> Exposure | ExposedCommunication | None:
+    """What is known already, or what the calls will give; None if the steps are unknown."""
+    known = exposure_without_calls(recording, log)
+    if known is not None or not recording.has_calls or not len(recording.events):
+        return known
+    edges_ns = step_edges(recording, log)
+    return None if edges_ns is None else Exposure(recording, edges_ns)
+
+
+def _exposed(
+    recording: Recording, found: Exposure | ExposedCommunication | None, log: StepLog | RequestError | None
+) -> ExposedCommunication:
     damage = str(log) if isinstance(log, RequestError) else log and log.warning
     if found is None and damage:
         raise _UnavailableError(damage)
+    if found is None and not recording.has_calls:
+        raise _UnavailableError(f"{ONLY_COUNTED}, or mark steps with hvscale.profiling.step() or MPI_Pcontrol(1)")
     if found is None:
         raise _UnavailableError(
             "the run has no steps: mark them with hvscale.profiling.step() or MPI_Pcontrol(1), or write steps.jsonl"
         )
-    return found
+    return found.result() if isinstance(found, Exposure) else found
 
 
 def _buffer_reuse(recording: Recording) -> list[HitRate]:
     """The hit rates over the last messages, in order of time."""
-    events = recording.events
     _require_messages(recording)
-    if len(events.buffer) != len(events):
+    if not recording.events.detailed:
         raise _UnavailableError(f"{recording.source} does not record message buffers")
-    order = np.argsort(events.start_ns, kind="stable")[-MAX_REPLAYED_MESSAGES:]
-    rates = hit_rates(events.rank[order].astype(np.int64), events.buffer[order], events.bytes[order])
+    events = latest(recording.events, MAX_REPLAYED_MESSAGES)
+    rates = hit_rates(events.rank.astype(np.int64), events.buffer, events.bytes)
     if not rates[0].messages:
         raise _UnavailableError("no message had a buffer")
     return rates
@@ -219,5 +273,7 @@ def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) 
 
 
 def _require_messages(recording: Recording) -> None:
+    if not recording.has_calls:
+        raise _UnavailableError(ONLY_COUNTED)
     if not len(recording.events):
         raise _UnavailableError("no collective was recorded")

@@ -1,15 +1,20 @@
 """Exposed communication: the part of each step in which the program could only communicate."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from hvscale.profiling.analyze.collectives import match_collectives
 from hvscale.profiling.analyze.steps import StepLog
-from hvscale.profiling.read.events import Events, Recording
+from hvscale.profiling.read.events import Events, EventSource, Part, Recording, Reducer
+from hvscale.profiling.read.profile_file import StepSums
+from hvscale.profiling.read.ring_file import INT64_MAX
 
 Floats = NDArray[np.float64]
+NO_THREAD = -2  # of a non-blocking call
 
 
 class StepExposure(BaseModel):
@@ -28,59 +33,168 @@ class ExposedCommunication(BaseModel):
     """The exposed communication of a run; shares are fractions of a step's time.
 
     `basis`: `measured` by the program (`communication_seconds` in steps.jsonl), or bounded by the
-    recorded `calls`. A blocking call on the thread that marks steps is fully exposed. A call on
+    recorded `calls` or, if these were only counted, by `counters`: then there are no single steps
+    and no medians. A blocking call on the thread that marks steps is fully exposed. A call on
     another thread or a non-blocking call may overlap computation: only the upper bound includes it.
     """
 
-    basis: Literal["measured", "calls"]
+    basis: Literal["measured", "calls", "counters"]
     ranks: list[int]
+    step_count: int
     mean_step_seconds: float
     mean_share_at_least: float
     mean_share_at_most: float
-    median_share_at_least: float
-    median_share_at_most: float
+    median_share_at_least: float | None
+    median_share_at_most: float | None
     steps: list[StepExposure]
+
+
+def exposure_without_calls(recording: Recording, log: StepLog | None) -> ExposedCommunication | None:
+    """The exposed communication that the program measured itself, or that counters bound.
+
+    None without either.
+    """
+    if log is None or np.isnan(log.exposed_seconds).all():
+        return _of_counters(recording.step_sums) if recording.step_sums else None
+    measured = np.flatnonzero(~np.isnan(log.exposed_seconds))
+    exposed = np.clip(log.exposed_seconds[measured], 0, log.seconds[measured])
+    return _summary("measured", [0], log.steps[measured], log.seconds[measured], exposed, exposed)
 
 
 def exposed_communication(
     recording: Recording, log: StepLog | None, edges_ns: NDArray[np.int64] | None
 ) -> ExposedCommunication | None:
-    """The exposed communication of a run; None if its steps are unknown.
+    """The exposed communication of a run; None if its steps are unknown. Reads all messages.
 
     `edges_ns`: the step edges of the lowest rank, from `step_edges`.
     """
-    if log is not None and not np.isnan(log.exposed_seconds).all():
-        measured = np.flatnonzero(~np.isnan(log.exposed_seconds))
-        exposed = np.clip(log.exposed_seconds[measured], 0, log.seconds[measured])
-        return _summary("measured", [0], log.steps[measured], log.seconds[measured], exposed, exposed)
-    if edges_ns is None or not recording.ranks:
-        return None
-    lowest = min(recording.ranks)
-    marked = {rank: marks for rank, marks in recording.steps.items() if len(marks) == len(edges_ns)}
-    if lowest not in marked:
-        no_thread = np.full(len(edges_ns), -1)
-        ranks, bounds = [lowest], [_bounds(recording.events, lowest, edges_ns, no_thread)]
-    else:
-        ranks = sorted(marked)
-        bounds = [_bounds(recording.events, rank, marked[rank], recording.step_threads[rank]) for rank in ranks]
-    seconds, at_least, at_most = np.mean(bounds, axis=0)
-    return _summary("calls", ranks, np.arange(1, len(seconds) + 1), seconds, at_least, at_most)
+    found = exposure_without_calls(recording, log)
+    if found is not None or edges_ns is None or not recording.ranks:
+        return found
+    exposure = Exposure(recording, edges_ns)
+    match_collectives(recording.events, [], [exposure])
+    return exposure.result()
 
 
-def _bounds(
-    events: Events, rank: int, edges_ns: NDArray[np.int64], marking_thread: NDArray[np.int64]
-) -> tuple[Floats, Floats, Floats]:
-    """For each step of a rank: its seconds, and the lower and upper bound of the exposed ones."""
-    calls = np.flatnonzero(events.rank == rank)
-    calls = calls[np.argsort(events.start_ns[calls], kind="stable")]
-    start, end = events.start_ns[calls], events.start_ns[calls] + events.duration_ns[calls]
-    at_most = covered_ns(start, end, edges_ns)
-    blocking = np.array([not name.startswith("i") for name in events.operations], bool)[events.operation[calls]]
-    at_least = np.zeros(len(at_most))
-    for thread in np.unique(marking_thread):
-        own = blocking & (events.thread[calls] == thread)
-        at_least += covered_ns(start[own], end[own], edges_ns) * (marking_thread[:-1] == thread)
-    return np.diff(edges_ns) / 1e9, at_least / 1e9, at_most / 1e9
+def _of_counters(sums: dict[int, StepSums]) -> ExposedCommunication:
+    """The exposed communication of a run of which only sums over its steps are known."""
+    seconds, at_least, at_most = np.array(
+        [(one.duration_ns, one.blocking_ns, min(one.collectives_ns, one.duration_ns)) for one in sums.values()],
+        np.float64,
+    ).sum(axis=0)
+    steps = sum(one.steps for one in sums.values())
+    return ExposedCommunication(
+        basis="counters",
+        ranks=sorted(sums),
+        step_count=sums[min(sums)].steps,
+        mean_step_seconds=seconds / steps / 1e9,
+        mean_share_at_least=min(at_least / max(seconds, 1), 1),
+        mean_share_at_most=at_most / max(seconds, 1),
+        median_share_at_least=None,
+        median_share_at_most=None,
+        steps=[],
+    )
+
+
+class Exposure(Reducer["_Covered | None"]):
+    """The bounds of the exposed communication in each step, from the calls of each rank.
+
+    Takes the messages of a rank in blocks. Calls are sorted by their start within the last two
+    blocks: threads and non-blocking calls mix them up only a little.
+    """
+
+    def __init__(self, recording: Recording, edges_ns: NDArray[np.int64]) -> None:
+        """`edges_ns`: the step edges of the lowest rank, from `step_edges`."""
+        lowest = min(recording.ranks)
+        marked = {rank: marks for rank, marks in recording.steps.items() if len(marks) == len(edges_ns)}
+        if lowest not in marked:
+            marked, threads = {lowest: edges_ns}, {lowest: np.full(len(edges_ns), -1)}
+        else:
+            threads = recording.step_threads
+        self._ranks = {rank: _RankExposure(marked[rank], threads[rank]) for rank in sorted(marked)}
+        self._seconds = np.mean([np.diff(edges) for edges in marked.values()], axis=0) / 1e9
+        self._at_least_ns, self._at_most_ns = np.zeros((2, len(self._seconds)))
+
+    def begin(self, source: EventSource) -> None:
+        self._blocking = np.array([not name.startswith("i") for name in source.operations], np.bool_)
+
+    def reduce(self, part: Part, events: Events) -> "_Covered | None":
+        rank = self._ranks.get(part.rank)
+        if rank is None:
+            return None
+        end = events.start_ns + events.duration_ns
+        thread = np.where(self._blocking[events.operation], events.thread, NO_THREAD)
+        return rank.cover(np.stack([events.start_ns, end, thread]))
+
+    def add(self, part: Part, found: "_Covered | None") -> None:
+        if found is not None:
+            self._add(found)
+
+    def result(self) -> ExposedCommunication:
+        """A mean over the ranks, after all messages."""
+        for rank in self._ranks.values():
+            self._add(rank.finish())
+        at_least, at_most = (found / 1e9 / len(self._ranks) for found in (self._at_least_ns, self._at_most_ns))
+        numbers = np.arange(1, len(at_most) + 1)
+        return _summary("calls", list(self._ranks), numbers, self._seconds, at_least, at_most)
+
+    def _add(self, found: "_Covered") -> None:
+        steps = slice(found.first, found.first + len(found.at_most_ns))
+        self._at_least_ns[steps] += found.at_least_ns
+        self._at_most_ns[steps] += found.at_most_ns
+
+
+@dataclass(frozen=True)
+class _Covered:
+    """The covered time of the steps from number `first` on."""
+
+    first: int
+    at_least_ns: Floats
+    at_most_ns: Floats
+
+
+class _RankExposure:
+    """The time of a rank's steps that its calls cover, from its calls in blocks."""
+
+    def __init__(self, edges_ns: NDArray[np.int64], marking_thread: NDArray[np.int64]) -> None:
+        self._edges, self._marking_thread = edges_ns, marking_thread
+        self._threads = np.unique(marking_thread).tolist()
+        self._waiting = np.empty((3, 0), np.int64)  # start, end and thread of calls that may not be sorted yet
+        self._until: dict[int | None, int] = {}  # by thread, None for all: the end of what is already counted
+
+    def cover(self, calls: NDArray[np.int64]) -> _Covered:
+        both = np.concatenate([self._waiting, calls], axis=1)
+        both = both[:, np.argsort(both[0], kind="stable")]
+        ready = both.shape[1] - calls.shape[1]
+        self._waiting = both[:, ready:].copy()  # a view would keep all of it
+        return self._cover(both[:, :ready])
+
+    def finish(self) -> _Covered:
+        ready, self._waiting = self._waiting, self._waiting[:, :0]
+        return self._cover(ready[:, np.argsort(ready[0], kind="stable")])
+
+    def _cover(self, calls: NDArray[np.int64]) -> _Covered:
+        start, end, thread = calls
+        if not len(start):
+            return _Covered(0, np.zeros(0), np.zeros(0))
+        steps = len(self._edges) - 1
+        first = min(max(int(np.searchsorted(self._edges, start[0], "right")) - 1, 0), steps - 1)
+        last = min(max(int(np.searchsorted(self._edges, end.max())), first + 1), steps)
+        edges, marking = self._edges[first : last + 1], self._marking_thread[first:last]
+        at_most = self._covered(None, start, end, edges)
+        at_least = np.zeros(len(at_most))
+        for number in self._threads:
+            own = thread == number
+            at_least += self._covered(number, start[own], end[own], edges) * (marking == number)
+        return _Covered(first, at_least, at_most)
+
+    def _covered(
+        self, thread: int | None, start: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.int64]
+    ) -> Floats:
+        """What the calls cover and those before them did not."""
+        until = self._until.get(thread, -INT64_MAX)
+        self._until[thread] = max(until, int(end.max(initial=-INT64_MAX)))
+        return covered_ns(np.maximum(start, until), np.maximum(end, until), edges)
 
 
 def covered_ns(start: NDArray[np.int64], end: NDArray[np.int64], edges_ns: NDArray[np.int64]) -> Floats:
@@ -112,6 +226,7 @@ def _summary(
     return ExposedCommunication(
         basis=basis,
         ranks=ranks,
+        step_count=len(numbers),
         mean_step_seconds=float(seconds.mean()),
         # Weighted by the length of each step.
         mean_share_at_least=float(at_least.sum() / max(seconds.sum(), 1e-9)),

@@ -3,9 +3,7 @@ each group.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.units import GIB, KIB, MIB
-from hvscale.profiling.read.counters import Totals, latency_percentile
+from hvscale.profiling.analyze.durations import CountedDurations, DurationHistogram, Durations, ExactDurations
+from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events
 
 UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
@@ -83,124 +82,125 @@ def _parse_size(word: str, text: str) -> int:
     return size
 
 
-class Groups:
-    """Calls sorted so that each group, on one rank and over all ranks, is one slice."""
-
-    def __init__(self, operations: tuple[str, ...], bins: Bins, ranks: int) -> None:
-        self.operations, self.bins, self.ranks = operations, bins, ranks
-        self.keys = np.empty(0, np.int64)
-        self.ends = np.empty(0, np.int64)
-
-    def rank(self, group: int) -> int:
-        return int(self.keys[group]) % self.ranks
-
-    def across_ranks(self) -> Iterator[tuple[int, int]]:
-        """For each operation and bin: its first group, and the one after its last."""
-        firsts = np.flatnonzero(np.diff(self.keys // self.ranks, prepend=-1)).tolist()
-        return pairwise([*firsts, len(self.keys)])
-
-    def fields(self, first: int, last: int, ranks_per_event: int) -> dict[str, Any]:
-        """The fields of a row for the groups `first` to `last` - 1, of one operation and bin."""
-        operation, bin_index = divmod(int(self.keys[first]) // self.ranks, len(self.bins))
-        bytes_min, bytes_max = self.bins.limits(bin_index)
-        piece = slice(int(self.ends[first - 1]) if first else 0, int(self.ends[last - 1]))
-        figures = self._figures(self.operations[operation], piece)
-        calls, size, seconds = figures["calls"], figures["bytes"], figures["seconds"]
-        bus_bytes = figures.pop("bus_bytes")
-        for name in ("calls", "bytes", "seconds", "bitwise_calls", "bitwise_seconds"):
-            figures[name] *= ranks_per_event
-        return {
-            "operation": self.operations[operation],
-            "bytes_min": bytes_min,
-            "bytes_max": bytes_max,
-            "share": 0.0,
-            "mean_seconds": seconds / calls,
-            "algbw_gigabytes_per_second": size / seconds / 1e9 if size and seconds else None,
-            "busbw_gigabytes_per_second": bus_bytes / seconds / 1e9
-            if size and seconds and bus_bytes is not None
-            else None,
-            **figures,
-        }
-
-    def _figures(self, operation: str, piece: slice) -> dict[str, Any]:
-        """The figures of a slice of calls.
-
-        The keys are calls, bytes, bus_bytes (None: unknown), seconds, p50_seconds, p99_seconds,
-        bitwise_calls and bitwise_seconds.
-        """
-        raise NotImplementedError
+Key = tuple[int, int]  # operation and bin
 
 
-class EventGroups(Groups):
-    """Groups of single events."""
+@dataclass
+class Figures:
+    """The figures of a group of calls, which add up.
 
-    def __init__(self, events: Events, bins: Bins) -> None:
-        super().__init__(events.operations, bins, int(events.rank.max(initial=0)) + 1)
-        key = events.operation.astype(np.int64) * len(bins)
-        key += bins.index(events.bytes)
-        key *= self.ranks
-        key += events.rank
-        calls = np.bincount(key)
-        self.keys = np.flatnonzero(calls)
-        self.ends = np.cumsum(calls[self.keys])
-        # Group numbers without gaps usually fit into 16 bits, which numpy sorts in linear time.
-        number = np.zeros(len(calls), np.uint16 if len(self.keys) < 1 << 16 else np.uint32)
-        number[self.keys] = np.arange(len(self.keys))
-        order = np.argsort(number[key], kind="stable")
-        del key
-        self.duration_ns = events.duration_ns[order]
-        self.bytes = events.bytes[order]
-        self.communicator_size = events.communicator_size[order]
-        self.bitwise = events.bitwise[order]
-
-    def _figures(self, operation: str, piece: slice) -> dict[str, Any]:
-        durations, sizes, bitwise = self.duration_ns[piece], self.bytes[piece], self.bitwise[piece]
-        p50, p99 = np.percentile(durations, (50, 99)) / 1e9
-        return {
-            "calls": len(sizes),
-            "bytes": exact_sum(sizes),
-            "bus_bytes": float(sizes.astype(np.float64) @ busbw_factors(operation, self.communicator_size[piece])),
-            "seconds": exact_sum(durations) / 1e9,
-            "p50_seconds": float(p50),
-            "p99_seconds": float(p99),
-            "bitwise_calls": int(np.count_nonzero(bitwise)),
-            "bitwise_seconds": float(durations @ bitwise) / 1e9,
-        }
-
-
-class TotalGroups(Groups):
-    """Groups of counters.
-
-    Figures are exact, except the percentiles and the bins whose edge splits a counter's size class.
+    `bus_bytes`: None if unknown. `durations`: for the percentiles.
     """
 
-    def __init__(self, totals: Totals, bins: Bins) -> None:
-        super().__init__(totals.operations, bins, int(totals.rank.max(initial=0)) + 1)
-        low, high = bins.index(totals.bytes_min), bins.index(totals.bytes_max)
-        mean = bins.index(totals.bytes // np.maximum(totals.calls, 1))
-        self.split_classes = int(np.count_nonzero(low != high))
-        key = (totals.operation.astype(np.int64) * len(bins) + np.where(low == high, high, mean)) * self.ranks
-        key += totals.rank
-        self.order = np.argsort(key, kind="stable")
-        self.totals = totals
-        self.keys, calls = np.unique(key, return_counts=True)
-        self.ends = np.cumsum(calls)
+    calls: int
+    bytes: int
+    bus_bytes: float | None
+    duration_ns: int
+    bitwise_calls: int
+    bitwise_ns: int
+    durations: Durations
 
-    def _figures(self, operation: str, piece: slice) -> dict[str, Any]:
-        totals, chosen = self.totals, self.order[piece]
-        sizes, durations, bitwise = totals.bytes[chosen], totals.duration_ns[chosen], totals.bitwise[chosen]
-        latencies = totals.latencies[chosen].sum(axis=0)
-        factors = busbw_factors(operation, totals.communicator_size[chosen])
+    def __iadd__(self, other: "Figures") -> "Figures":
+        self.calls += other.calls
+        self.bytes += other.bytes
+        self.bus_bytes = None if None in (self.bus_bytes, other.bus_bytes) else self.bus_bytes + other.bus_bytes  # type: ignore[operator]
+        self.duration_ns += other.duration_ns
+        self.bitwise_calls += other.bitwise_calls
+        self.bitwise_ns += other.bitwise_ns
+        self.durations = self.durations.with_(other.durations)
+        return self
+
+    def row(self, ranks_per_event: int) -> dict[str, Any]:
+        """The figures of a row of the breakdown."""
+        seconds = self.duration_ns / 1e9
+        p50, p99 = self.durations.percentiles()
+        bus_bytes = self.bus_bytes if self.bytes and seconds else None
         return {
-            "calls": exact_sum(totals.calls[chosen]),
-            "bytes": exact_sum(sizes),
-            "bus_bytes": float(sizes.astype(np.float64) @ factors) if np.isfinite(factors).all() else None,
-            "seconds": exact_sum(durations) / 1e9,
-            "p50_seconds": latency_percentile(latencies, 50),
-            "p99_seconds": latency_percentile(latencies, 99),
-            "bitwise_calls": exact_sum(totals.calls[chosen][bitwise]),
-            "bitwise_seconds": exact_sum(durations[bitwise]) / 1e9,
+            "calls": self.calls * ranks_per_event,
+            "bytes": self.bytes * ranks_per_event,
+            "seconds": seconds * ranks_per_event,
+            "share": 0.0,
+            "mean_seconds": seconds / self.calls,
+            "p50_seconds": p50,
+            "p99_seconds": p99,
+            "algbw_gigabytes_per_second": self.bytes / seconds / 1e9 if self.bytes and seconds else None,
+            "busbw_gigabytes_per_second": None if bus_bytes is None else bus_bytes / seconds / 1e9,
+            "bitwise_calls": self.bitwise_calls * ranks_per_event,
+            "bitwise_seconds": self.bitwise_ns / 1e9 * ranks_per_event,
         }
+
+
+def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, Figures]:
+    """The figures of one rank's events by operation and bin.
+
+    `exact`: keep every duration, so that figures of several ranks have exact percentiles, too.
+    """
+    key = events.operation.astype(np.int64) * len(bins)
+    key += bins.index(events.bytes)
+    calls = np.bincount(key)
+    keys = np.flatnonzero(calls)
+    # Group numbers without gaps usually fit into 16 bits, which numpy sorts in linear time.
+    number = np.zeros(len(calls), np.uint16 if len(keys) < 1 << 16 else np.uint32)
+    number[keys] = np.arange(len(keys))
+    order = np.argsort(number[key], kind="stable")
+    del key
+    ends = np.cumsum(calls[keys]).tolist()
+    all_durations, all_sizes = events.duration_ns[order], events.bytes[order]
+    all_ranks, all_bitwise = events.communicator_size[order], events.bitwise[order]
+    found = {}
+    for group, first, last in zip(keys.tolist(), [0, *ends], ends, strict=False):
+        operation, bin_index = divmod(group, len(bins))
+        durations, sizes = all_durations[first:last], all_sizes[first:last]
+        bitwise = all_bitwise[first:last]
+        found[operation, bin_index] = Figures(
+            calls=last - first,
+            bytes=exact_sum(sizes),
+            bus_bytes=_bus_bytes(events.operations[operation], sizes, all_ranks[first:last]),
+            duration_ns=exact_sum(durations),
+            bitwise_calls=int(np.count_nonzero(bitwise)),
+            bitwise_ns=exact_sum(durations[bitwise]),
+            durations=ExactDurations([durations]) if exact else DurationHistogram.of(durations),
+        )
+    return found
+
+
+def group_totals(totals: Totals, bins: Bins) -> tuple[dict[int, dict[Key, Figures]], int]:
+    """The figures of counters, by rank and then by operation and bin, and the split size classes.
+
+    They are exact, except the percentiles and the bins whose edge splits a counter's size class.
+    """
+    low, high = bins.index(totals.bytes_min), bins.index(totals.bytes_max)
+    mean = bins.index(totals.bytes // np.maximum(totals.calls, 1))
+    which = np.where(low == high, high, mean)
+    found: dict[int, dict[Key, Figures]] = {}
+    columns = (totals.rank, totals.operation, which, totals.calls, totals.bytes, totals.duration_ns, totals.bitwise)
+    for entry, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        rank, operation, bin_index, calls, size, duration_ns, bitwise = values
+        one = slice(entry, entry + 1)
+        figures = Figures(
+            calls=calls,
+            bytes=size,
+            bus_bytes=_bus_bytes(totals.operations[operation], totals.bytes[one], totals.communicator_size[one]),
+            duration_ns=duration_ns,
+            bitwise_calls=calls * bitwise,
+            bitwise_ns=duration_ns * bitwise,
+            durations=CountedDurations(totals.latencies[entry]),
+        )
+        add_figures(found.setdefault(rank, {}), {(operation, bin_index): figures})
+    return found, int(np.count_nonzero(low != high))
+
+
+def add_figures(into: dict[Key, Figures], more: dict[Key, Figures]) -> None:
+    for key, figures in more.items():
+        if key in into:
+            into[key] += figures
+        else:
+            into[key] = replace(figures)
+
+
+def _bus_bytes(operation: str, sizes: NDArray[np.int64], ranks: NDArray[np.int32]) -> float | None:
+    factors = busbw_factors(operation, ranks)
+    return float(sizes.astype(np.float64) @ factors) if np.isfinite(factors).all() else None
 
 
 def exact_sum(values: NDArray[np.int64]) -> int:

@@ -49,6 +49,8 @@ def message_schedule(run: str, record: RunRecord, recording: Recording, edges: N
     refused = f"{run} holds no gradients, and its messages cannot replace them: {{}}. Use `hvscale profile --gradients`"
     if recording.source != "hvprof":
         raise RequestError(refused.format(f"{recording.source} recorded them, not hvprof"))
+    if not recording.has_calls:
+        raise RequestError(refused.format("calls were only counted (--record counters)"))
     if edges is None:
         raise RequestError(refused.format("their steps are unknown"))
     edges_of = edges_by_rank(recording, edges)
@@ -122,12 +124,9 @@ class _Step:
 
 def _steps_of_rank(recording: Recording, np_of_job: int, rank: int, edges: Nanoseconds) -> dict[int, _Step]:
     """The steps of a rank but the first one, in which Horovod sets itself up, by number."""
-    events = recording.events
-    of_rank = events.rank == rank
-    if "allreduce" in events.operations:
-        of_rank &= events.operation == events.operations.index("allreduce")
-    else:
-        of_rank[:] = False
+    events = recording.events.of_rank(rank)
+    names = events.operations
+    of_rank = events.operation == (names.index("allreduce") if "allreduce" in names else len(names))
     agreements = np.sort(events.start_ns[of_rank & events.bitwise])
     chosen = np.flatnonzero(of_rank & ~events.bitwise & (events.bytes > 0) & (events.communicator_size == np_of_job))
     chosen = chosen[np.argsort(events.start_ns[chosen], kind="stable")]

@@ -92,15 +92,15 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     all-reduces the same bytes of gradients, so the message that completes them ends before its step
     does. That gives a lower bound for the start of the first step; the largest bound is used.
     """
-    events = recording.events
+    names = recording.events.operations
     marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
     if len(marks) > 1:
         return marks
     # A missing duration would shift all later steps.
-    if log is None or log.warning is not None or recording.overwritten or "allreduce" not in events.operations:
+    if log is None or log.warning is not None or recording.overwritten or "allreduce" not in names:
         return None
-    of_rank = events.rank == min(recording.ranks)
-    chosen = of_rank & (events.operation == events.operations.index("allreduce")) & ~events.bitwise
+    events = recording.events.of_rank(min(recording.ranks))
+    chosen = (events.operation == names.index("allreduce")) & ~events.bitwise
     end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
     order = np.argsort(end_ns, kind="stable")
     end_ns, sent = end_ns[order], np.cumsum(events.bytes[chosen][order], dtype=np.float64)
@@ -140,8 +140,8 @@ def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[
 
     Bitwise reductions, by which Horovod's ranks negotiate, are excluded.
     """
-    events = recording.events
-    chosen = (events.rank == min(recording.ranks, default=0)) & ~events.bitwise & (events.bytes > 0)
+    events = recording.events.of_rank(min(recording.ranks, default=0))
+    chosen = ~events.bitwise & (events.bytes > 0)
     end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
     order = np.argsort(end_ns, kind="stable")
     return end_ns[order], events.bytes[chosen][order]

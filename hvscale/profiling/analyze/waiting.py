@@ -2,18 +2,19 @@
 ranks arrive late.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-# No rank can leave these before the last one arrives, whatever the library does. Collectives with a
-# count per rank (reduce-scatter, allgatherv and the like) are not included: no rank needs to wait
-# for an empty part.
-SYNCHRONISING = {"allreduce", "allgather", "alltoall", "barrier", "reduce-scatter-block"}
-CLOCK_READ_NS = 1000  # allows for the time to read a clock
+from hvscale.profiling.analyze.collectives import CollectiveAccumulator, Collectives, match_collectives
+from hvscale.profiling.read.events import EventSource, Reducer
+
+PROBED_CALLS = 1 << 20  # show whether a clock is wrong
+WRONG_CLOCK_SHARE = 0.01  # of the collectives
 
 
 class OperationWaiting(BaseModel):
@@ -73,138 +74,150 @@ class Waiting(BaseModel):
     clock_disagreements: list[ClockDisagreement]
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Calls of collectives in columns of one length, with all times on one clock."""
-
-    rank: NDArray[np.int64]
-    operation: NDArray[np.int64]  # index into the names
-    communicator: NDArray[np.int64]  # the same number on every member
-    ordinal: NDArray[np.int64]  # the n-th collective of the communicator
-    size: NDArray[np.int64]  # ranks in the communicator
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    bitwise: NDArray[np.int64]  # 1: the reduction is bitwise
-
-
-def waiting(calls: Calls, names: tuple[str, ...], clock_error_ns: Mapping[int, int | None]) -> Waiting:
-    """Matches the n-th collective of each communicator across ranks and splits its time.
+class WaitingTotals(CollectiveAccumulator):
+    """Sums up the waiting by operation and by late rank.
 
     A rank waits from its own start until the start of the last member, at most until its call ends.
-    A collective counts if each member has exactly one call of it, all with the same operation, and
-    if no member left a synchronising one before the last member arrived.
-
-    `clock_error_ns`: by rank, relative to rank 0. None or absent: not measured, treated as 0.
+    Collectives whose clocks disagree are excluded and counted.
     """
-    order = np.lexsort((calls.rank, calls.ordinal, calls.communicator))
-    communicator, ordinal = calls.communicator[order], calls.ordinal[order]
-    operation, rank = calls.operation[order], calls.rank[order]
-    start, duration = calls.start_ns[order], calls.duration_ns[order]
-    is_first = np.ones(len(order), bool)
-    is_first[1:] = (communicator[1:] != communicator[:-1]) | (ordinal[1:] != ordinal[:-1])
-    firsts = np.flatnonzero(is_first)
-    group = np.cumsum(is_first) - 1
-    members = np.diff(np.append(firsts, len(order)))
-    same = np.ones(len(order), bool)
-    same[1:] = is_first[1:] | ((operation[1:] == operation[:-1]) & (rank[1:] != rank[:-1]))
-    is_complete = (
-        (members == calls.size[order][firsts]) & (np.bincount(group[~same], minlength=len(firsts)) == 0) & (members > 1)
-    )
-    clock_error_seconds = _clock_error_seconds(np.unique(rank), clock_error_ns)
-    if not is_complete.any():
-        return Waiting(
-            operations=[],
-            late_ranks=[],
-            matched=0,
-            coordination_collectives=0,
-            unmatched_calls=len(order),
-            clock_conflicts=0,
-            clock_error_seconds=clock_error_seconds,
-            clock_disagreements=[],
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names`: of the operations."""
+        kinds = 2 * len(names)
+        self.names = names
+        self.calls, self.waited_ns, self.duration_ns = np.zeros((3, kinds), np.int64)  # by operation * 2 + bitwise
+        # By rank: collectives in which it was last, ranks that then waited, and how long.
+        self.times_last, self.waiters, self.caused_ns = np.zeros((3, 0), np.int64)
+        self.matched = self.coordination = self.conflicts = 0
+        self.disagreements: dict[tuple[int, int], tuple[int, int]] = {}  # by pair of ranks: collectives, widest
+
+    def add(self, batch: Collectives) -> None:
+        if len(batch.left_early):
+            self._add_conflicts(batch)
+        good = batch.trusted
+        kind = good.calls.operation.astype(np.int64) * 2 + good.calls.bitwise
+        self.calls += np.bincount(kind, minlength=len(self.calls))
+        self.waited_ns += _sums(kind, good.waited_ns, len(self.calls))
+        self.duration_ns += _sums(kind, good.calls.duration_ns, len(self.calls))
+        ranks = max(len(self.times_last), int(good.last_rank.max(initial=-1)) + 1)
+        self.times_last, self.waiters, self.caused_ns = (
+            np.pad(column, (0, ranks - len(column))) for column in (self.times_last, self.waiters, self.caused_ns)
         )
-    last_start = np.maximum.reduceat(start, firsts)
-    last_rank = _last_ranks(rank, start == last_start[group], group)
-    error = np.array([clock_error_ns.get(number) or 0 for number in range(int(rank.max()) + 1)], np.int64)
-    synchronises = np.array([name.removeprefix("i") in SYNCHRONISING for name in names])[operation] & (
-        (calls.bytes[order] > 0) | np.array(["barrier" in name for name in names])[operation]
-    )
-    early_ns = last_start[group] - (start + duration)
-    left_early = is_complete[group] & synchronises & (early_ns > error[rank] + error[last_rank[group]] + CLOCK_READ_NS)
-    clock_conflicts = np.bincount(group[left_early], minlength=len(firsts)) > 0
-    disagreements = _disagreements(rank[left_early], last_rank[group[left_early]], early_ns[left_early])
-    waited = np.clip(last_start[group] - start, 0, duration)
-    counted_collectives = is_complete & ~clock_conflicts
-    counted = counted_collectives[group]
-    kind = operation * 2 + calls.bitwise[order]
-    rows = []
-    for code in np.unique(kind[counted]):
-        chosen = counted & (kind == code)
-        rows.append(
+        self.times_last += np.bincount(good.last_rank, minlength=ranks)
+        self.waiters += _sums(good.last_rank, good.members - 1, ranks)
+        self.caused_ns += _sums(good.last_rank[good.collective], good.waited_ns, ranks)
+        self.matched += len(good.last_rank)
+        self.coordination += int(np.count_nonzero(good.bitwise))
+
+    def _add_conflicts(self, batch: Collectives) -> None:
+        """Counts the collectives of each pair of ranks, and the widest disagreement."""
+        self.conflicts += int(np.count_nonzero(batch.conflicting))
+        early = batch.calls.take(batch.left_early)
+        collective = batch.collective[batch.left_early]
+        by = batch.last_start_ns[collective] - early.start_ns - early.duration_ns
+        pairs = np.stack([early.rank.astype(np.int64), batch.last_rank[collective]])
+        distinct, which, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        widest = np.zeros(len(counts), np.int64)
+        np.maximum.at(widest, which.reshape(-1), by)
+        for rank, late_rank, count, nanoseconds in zip(
+            *distinct.tolist(), counts.tolist(), widest.tolist(), strict=True
+        ):
+            before = self.disagreements.get((rank, late_rank), (0, 0))
+            self.disagreements[rank, late_rank] = before[0] + count, max(before[1], nanoseconds)
+
+    def result(self, unmatched: int, ranks: Iterable[int], clock_error_ns: Mapping[int, int | None]) -> Waiting:
+        """`unmatched`: from `match_collectives`. `ranks`: those whose calls were matched."""
+        moved_ns = self.duration_ns - self.waited_ns
+        rows = [
             OperationWaiting(
-                operation=names[code // 2],
+                operation=self.names[code // 2],
                 bitwise=bool(code % 2),
-                calls=int(chosen.sum()),
-                waiting_seconds=float(waited[chosen].sum()) / 1e9,
-                transfer_seconds=float((duration - waited)[chosen].sum()) / 1e9,
+                calls=int(self.calls[code]),
+                waiting_seconds=float(self.waited_ns[code]) / 1e9,
+                transfer_seconds=float(moved_ns[code]) / 1e9,
             )
+            for code in np.flatnonzero(self.calls).tolist()
+        ]
+        disagreements = [
+            ClockDisagreement(rank=rank, late_rank=late, collectives=count, at_least_seconds=nanoseconds / 1e9)
+            for (rank, late), (count, nanoseconds) in sorted(self.disagreements.items())
+        ]
+        return Waiting(
+            operations=sorted(rows, key=lambda row: -(row.waiting_seconds + row.transfer_seconds)),
+            late_ranks=self._late_ranks(),
+            matched=self.matched,
+            coordination_collectives=self.coordination,
+            unmatched_calls=unmatched,
+            clock_conflicts=self.conflicts,
+            clock_error_seconds=_clock_error_seconds(ranks, clock_error_ns),
+            clock_disagreements=sorted(disagreements, key=lambda pair: -pair.at_least_seconds),
         )
-    caused = np.bincount(group, weights=waited, minlength=len(firsts))
-    return Waiting(
-        operations=sorted(rows, key=lambda row: -(row.waiting_seconds + row.transfer_seconds)),
-        late_ranks=_late_ranks(
-            last_rank[counted_collectives], caused[counted_collectives], members[counted_collectives] - 1
-        ),
-        matched=int(counted_collectives.sum()),
-        coordination_collectives=int((counted_collectives & (calls.bitwise[order][firsts] == 1)).sum()),
-        unmatched_calls=int((~is_complete[group]).sum()),
-        clock_conflicts=int((is_complete & clock_conflicts).sum()),
-        clock_error_seconds=clock_error_seconds,
-        clock_disagreements=disagreements,
-    )
+
+    def _late_ranks(self) -> list[LateRank]:
+        """One row per rank that was ever last."""
+        rows = [
+            LateRank(
+                rank=rank,
+                times_last=int(self.times_last[rank]),
+                share_last=float(self.times_last[rank] / self.matched),
+                mean_seconds=float(self.caused_ns[rank] / 1e9 / self.waiters[rank]),
+                total_seconds=float(self.caused_ns[rank] / 1e9),
+            )
+            for rank in np.flatnonzero(self.times_last).tolist()
+        ]
+        return sorted(rows, key=lambda row: -row.total_seconds)
 
 
-def _clock_error_seconds(ranks: NDArray[np.int64], clock_error_ns: Mapping[int, int | None]) -> float | None:
+def waiting(
+    source: EventSource,
+    clock_error_ns: Mapping[int, int | None],
+    accumulators: Sequence[CollectiveAccumulator] = (),
+    reducers: Sequence[Reducer[Any]] = (),
+    absent: int = 0,
+    without: Collection[int] = (),
+) -> Waiting:
+    """The waiting of a run, in one pass over its messages; arguments as in `match_collectives`."""
+    totals = WaitingTotals(source.operations)
+    unmatched = match_collectives(source, [totals, *accumulators], reducers, clock_error_ns, absent, without)
+    return totals.result(unmatched, {part.rank for part in source.parts}.difference(without), clock_error_ns)
+
+
+def find_wrong_clocks(
+    source: EventSource, clock_error_ns: Mapping[int, int | None], absent: int = 0
+) -> tuple[list[int], float]:
+    """The few ranks whose clocks disagree with the others' in many of the first collectives.
+
+    Also returns the widest disagreement in seconds. No ranks if they would be half of all ranks, or
+    if they spoil less than WRONG_CLOCK_SHARE of the collectives.
+    """
+    totals = WaitingTotals(source.operations)
+    match_collectives(source, [totals], (), clock_error_ns, absent, most=PROBED_CALLS)
+    if totals.conflicts <= WRONG_CLOCK_SHARE * (totals.matched + totals.conflicts):
+        return [], 0.0
+    others: defaultdict[int, set[int]] = defaultdict(set)
+    for rank, late_rank in totals.disagreements:
+        others[rank].add(late_rank)
+        others[late_rank].add(rank)
+    wrong = []
+    while any(others.values()):  # the rank that disagrees with the most others is wrong
+        worst = max(sorted(others), key=lambda rank: len(others[rank]))
+        for other in others.pop(worst):
+            others[other].discard(worst)
+        wrong.append(worst)
+    if 2 * len(wrong) >= len({part.rank for part in source.parts}):
+        return [], 0.0
+    return sorted(wrong), max(widest for _, widest in totals.disagreements.values()) / 1e9
+
+
+def _sums(groups: NDArray[np.int64], values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """The sum of the values of each group, exact: integers in a float have only 53 bits."""
+    sums = np.zeros(length, np.int64)
+    np.add.at(sums, groups, values)
+    return sums
+
+
+def _clock_error_seconds(ranks: Iterable[int], clock_error_ns: Mapping[int, int | None]) -> float | None:
     """The sum of the two largest errors, because each is relative to rank 0."""
-    errors = [clock_error_ns.get(rank) for rank in ranks.tolist()]
+    errors = [clock_error_ns.get(rank) for rank in ranks]
     known = [error for error in errors if error is not None]
     return sum(sorted(known)[-2:]) / 1e9 if errors and len(known) == len(errors) else None
-
-
-def _last_ranks(rank: NDArray[np.int64], is_last: NDArray[np.bool_], group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The last rank of each group; of two that arrive in the same nanosecond, the lower one."""
-    at = np.flatnonzero(is_last)
-    _, first = np.unique(group[at], return_index=True)
-    return rank[at[first]]
-
-
-def _disagreements(
-    rank: NDArray[np.int64], late_rank: NDArray[np.int64], early_ns: NDArray[np.int64]
-) -> list[ClockDisagreement]:
-    """One row per pair of ranks, the largest disagreement first."""
-    pairs, which, counts = np.unique(np.stack([rank, late_rank]), axis=1, return_inverse=True, return_counts=True)
-    widest = np.zeros(len(counts), np.int64)
-    np.maximum.at(widest, which.reshape(-1), early_ns)
-    found = [
-        ClockDisagreement(rank=left, late_rank=came, collectives=collectives, at_least_seconds=nanoseconds / 1e9)
-        for left, came, collectives, nanoseconds in zip(*pairs.tolist(), counts.tolist(), widest.tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda pair: -pair.at_least_seconds)
-
-
-def _late_ranks(late: NDArray[np.int64], caused_ns: NDArray[np.float64], waiters: NDArray[np.int64]) -> list[LateRank]:
-    """One row per rank that was ever last; the arguments are by collective."""
-    rows = []
-    for number in np.unique(late):
-        chosen = late == number
-        total = float(caused_ns[chosen].sum()) / 1e9
-        rows.append(
-            LateRank(
-                rank=int(number),
-                times_last=int(chosen.sum()),
-                share_last=float(chosen.mean()),
-                mean_seconds=total / float(waiters[chosen].sum()),
-                total_seconds=total,
-            )
-        )
-    return sorted(rows, key=lambda row: -row.total_seconds)

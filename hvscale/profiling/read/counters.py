@@ -77,6 +77,7 @@ class Totals:
     bytes: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
     latencies: NDArray[np.int64]  # (n, LATENCIES): calls by their duration
+    in_steps: NDArray[np.bool_]  # after the first step mark
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -2,26 +2,52 @@
 
 import shutil
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 from hvscale.core.files import open_regular, read_bytes
-from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.run_folder import OPEN_STATES, RunFolder, RunRecord, ranks_in_words
 
+STAYED = "the profiles of"  # starts the warning of a run about profiles that were not collected
 PREFIX = "hvprof: "  # of each line that hvprof writes to stderr
 PROFILE_BYTES = 64 << 20  # hvprof reserves at most this for each rank, unless HVPROF_MIB is set
+SUFFIX = ": the job continues without a profile"
 SEARCHED_LOG_BYTES = 1 << 20  # hvprof writes its line when a rank starts
 
 
-def why_missing(run: RunFolder, record: RunRecord, ranks: list[int]) -> list[str]:
-    """The reasons why `ranks` have no profile, one line each; empty if none was found."""
-    messages = sorted({line for rank in ranks if (line := _message_in(run.log(rank))) is not None})
+def why_missing(run: RunFolder, record: RunRecord, ranks: list[int]) -> dict[int, str]:
+    """Why `ranks` have no profile, by rank; without those for which no cause was found."""
+    causes = {rank: line for rank in ranks if (line := _message_in(run.log(rank))) is not None}
+    silent = [rank for rank in ranks if rank not in causes]
+    if not silent:
+        return causes
     program = shutil.which(record.command[0], path=None)
     linking = _linking_problem(Path(record.working_directory, record.command[0] if program is None else program))
-    found = [*messages, *([linking] if linking is not None else [])]
+    found = [*_stayed(run, record), *([linking] if linking is not None else [])]
     # A full disk may have lost the rank's message, too.
-    if not found and (full := _full_disk(run.hvprof)) is not None:
+    if not found and not causes and (full := _full_disk(run.hvprof)) is not None:
         found.append(full)
-    return found
+    return {**causes, **(dict.fromkeys(silent, "; ".join(found)) if found else {})}
+
+
+def missing_lines(causes: dict[int, str]) -> list[str]:
+    """A line for each cause, with its ranks."""
+    ranks: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, cause in sorted(causes.items()):
+        ranks[cause].append(rank)
+    return [f"no profile of {ranks_in_words(own)}: {cause}" for cause, own in ranks.items()]
+
+
+def _stayed(run: RunFolder, record: RunRecord) -> list[str]:
+    """Where the profiles are that were not collected from the ranks' nodes."""
+    said = [text for text in record.warnings if text.startswith(STAYED)]
+    folder = record.rank_environment.get("HVPROF_DIRECTORY")
+    if said or folder is None or Path(folder) == run.hvprof.absolute() or not record.launch.get("record_dir"):
+        return said
+    if record.was_abandoned:
+        return [f"{STAYED} all ranks stayed on their nodes in {folder}: copy them to {run.hvprof}"]
+    is_open = record.state in OPEN_STATES
+    return [f"{STAYED} all ranks are on their nodes in {folder} until the job ends"] if is_open else []
 
 
 def _full_disk(folder: Path) -> str | None:
@@ -39,13 +65,14 @@ def _full_disk(folder: Path) -> str | None:
 
 
 def _message_in(log: Path) -> str | None:
-    """hvprof's line in a rank's output."""
+    """What hvprof says in a rank's output."""
     try:
         with open_regular(log) as stream:
             lines = stream.read(SEARCHED_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return None
-    return next((line for line in lines if line.startswith(PREFIX)), None)
+    message = next((line for line in lines if line.startswith(PREFIX)), None)
+    return message.removeprefix(PREFIX).removesuffix(SUFFIX) if message is not None else None
 
 
 def _linking_problem(program: Path) -> str | None:

@@ -3,8 +3,9 @@
 The reader also reads truncated and damaged files.
 """
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ from hvscale.core.files import open_regular
 from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters
 from hvscale.profiling.read.ring_file import (
     INT64_MAX,
+    check_words,
     field_text,
     has_correct_check,
     has_valid_times,
@@ -35,6 +37,7 @@ HEADER = header_layout(
         ("flags", "<u4", 1976),
         ("reserved_records", "<u8", 4032),
         ("stopped_ns", "<u8", 4040),
+        ("step_sums", ("<u8", 6), 4048),
     ]
 )
 RECORD = np.dtype(
@@ -67,8 +70,22 @@ BITWISE = 1  # flag of a record: reduced by MPI_BAND, MPI_BOR or MPI_BXOR
 LARGE_COUNTS_UNSEEN = 1  # flag of a file: the MPI library's functions with large counts are not recorded
 OWN_IDENTITY = 1  # flag of a communicator: other members may know it by another identity
 MAGIC = b"hvprof\r\n"
-VERSION = 3
+VERSION = 4
 CHUNK_RECORDS = 1 << 14  # 1 MiB, which stays in the processor's cache between the passes over it
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """Sums over the steps of a process, each from one step mark to the next."""
+
+    steps: int
+    duration_ns: int
+    blocking_ns: int  # of blocking collectives, by the thread that marked the step's start
+    collectives_ns: int  # of all collectives that ended in the steps, by all threads
+    collectives_bytes: int  # without bitwise reductions
+
+    def __add__(self, other: "StepSums") -> "StepSums":
+        return StepSums(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Header:
     host: str
     flavour: str
     library: str
-    capacity: int
+    capacity: int  # records; 0: calls were only counted
     reserved_records: int  # sequence numbers that threads have reserved
     clock_offset_ns: int  # added to a record's time, gives nanoseconds since 1970 by rank 0's clock
     clock_error_ns: int | None  # of the offset; None: not measured, and the offset is that of the rank's own host
@@ -89,6 +106,7 @@ class Header:
     large_counts_unseen: bool  # the MPI library's functions with large counts are not recorded
     stopped: bool  # the process ran out of memory, so later calls are not recorded
     operations: tuple[str, ...]
+    steps: StepSums | None  # None: the process marked no two steps
 
 
 def read_header(path: Path, stream: IO[bytes]) -> Header:
@@ -97,7 +115,11 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
     Raises RequestError, naming `path`, if the file is not an hvprof profile of this version.
     """
     sizes = {"header_bytes": RECORDS_START, "record_bytes": RECORD.itemsize}
-    fields = read_header_fields(path, stream, HEADER, magic=MAGIC, version=VERSION, sizes=sizes, writer="hvprof")
+    fields = read_header_fields(
+        path, stream, HEADER, magic=MAGIC, version=VERSION, sizes=sizes, writer="hvprof", may_have_no_records=True
+    )
+    if not fields["capacity"] and fields["reserved_records"]:
+        raise RequestError(f"{path} is damaged: its header has sizes that version {VERSION} does not allow")
     return Header(
         rank=int(fields["rank"]),
         world_size=int(fields["world_size"]),
@@ -113,7 +135,15 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         large_counts_unseen=bool(fields["flags"] & LARGE_COUNTS_UNSEEN),
         stopped=fields["stopped_ns"] != 0,
         operations=tuple(field_text(name) for name in fields["operations"]),
+        steps=_step_sums(fields["step_sums"]),
     )
+
+
+def _step_sums(words: NDArray[np.uint64]) -> StepSums | None:
+    """The sums in a header; None without steps, and if a killed process was changing them."""
+    if not words[0] or check_words(words[None, :-1])[0] != words[-1] or (words[:-1] > INT64_MAX).any():
+        return None
+    return StepSums(*words[:-1].tolist())
 
 
 def used_bytes(path: Path) -> int:
@@ -155,9 +185,11 @@ def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
 
 
 class ProfileFile:
-    """One rank's profile: its header, communicators and counters, and its records in chunks.
+    """One rank's profile: its header, communicators and counters, and its records.
 
-    Once `chunks` is exhausted, `overwritten` counts lost records and `warnings` describes damage.
+    Records are read by their age: `slots` places from the oldest on. After `chunks` is exhausted,
+    `slots` leaves out what was never used, `overwritten` counts lost records, and `warnings`
+    describes damage.
     """
 
     def __init__(self, path: Path) -> None:
@@ -171,58 +203,100 @@ class ProfileFile:
                 self.header = read_header(path, stream)
                 self.communicators = read_communicators(stream)
                 self.counters, self.damaged_counters = read_counters(path, stream)
+                there = (os.fstat(stream.fileno()).st_size - RECORDS_START) // RECORD.itemsize
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+        self.slots = max(0, min(self.header.capacity, there))
+        reserved, capacity = self.header.reserved_records, self.header.capacity
+        oldest = reserved % capacity if reserved > capacity > 0 else 0
+        self._oldest = oldest if oldest < self.slots else 0
+        self._named = np.array([bool(name) for name in self.header.operations])
+
+    def read(self, first: int, count: int) -> NDArray[Any]:
+        """The intact records, of dtype RECORD, in `count` slots from the `first` oldest one on.
+
+        Raises RequestError if the file can no longer be read.
+        """
+        return _joined([_chosen(records, self._is_intact(records, slot)) for slot, records in self._read(first, count)])
 
     def chunks(self) -> Iterator[NDArray[Any]]:
-        """Yields the intact records as arrays of dtype RECORD, in the order of their slots.
+        """Yields the intact records of CHUNK_RECORDS slots at a time; checks that none is missing.
 
-        Reads instead of mapping, so that a file that shrinks meanwhile does not kill the reader.
         Raises RequestError if records were written but none is intact.
         """
         header = self.header
-        intact, damaged, slot = 0, 0, 0
+        intact, damaged, seen, position = 0, 0, 0, 0
         last_overwritten = max(0, header.reserved_records - header.capacity)
         threads: set[int] = set()
-        with open_regular(self.path) as stream:
-            stream.seek(RECORDS_START)
-            while slot < header.capacity:
-                raw = stream.read(min(CHUNK_RECORDS, header.capacity - slot) * RECORD.itemsize)
-                records = np.frombuffer(raw, RECORD, count=len(raw) // RECORD.itemsize)
-                if not len(records):
-                    break
-                in_place = is_in_place(records, slot, header.capacity)
-                slot += len(records)
-                is_intact = in_place & self._is_valid(records)
-                # A thread suspended in a record while others fill the ring damages the newer record
-                # in its slot: both count as overwritten.
-                overwritten = in_place & (records["sequence"] <= last_overwritten)
-                damaged += int(np.count_nonzero(~is_intact & ~overwritten & (records["sequence"] != 0)))
-                records = records[is_intact]
-                if len(records):
-                    intact += len(records)
-                    threads.update(np.unique(records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).tolist())
-                    yield records
-                elif slot >= header.reserved_records:
-                    break
-        self._check_completeness(slot, intact, damaged, len(threads))
+        while position < self.slots:
+            found = []
+            for slot, records in self._read(position, CHUNK_RECORDS):
+                seen += len(records)
+                chosen = self._is_intact(records, slot)
+                if not isinstance(chosen, slice):
+                    # A thread suspended in a record while others fill the ring damages the newer
+                    # record in its slot: both count as overwritten.
+                    overwritten = is_in_place(records, slot, header.capacity) & (
+                        records["sequence"] <= last_overwritten
+                    )
+                    damaged += int(np.count_nonzero(~chosen & ~overwritten & (records["sequence"] != 0)))
+                found.append(_chosen(records, chosen))
+            chunk = _joined(found)
+            position += CHUNK_RECORDS
+            if not len(chunk) and position >= header.reserved_records:
+                break
+            intact += len(chunk)
+            threads.update(_distinct(chunk["buffer_and_thread"] >> np.uint64(BUFFER_BITS)))
+            yield chunk
+        self.slots = min(self.slots, position)
+        self._check_completeness(seen, intact, damaged, len(threads))
+
+    def _read(self, first: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The records in `count` slots, by age: the number of the first slot, and its neighbours.
+
+        Reads instead of mapping, so that a file that shrinks meanwhile does not kill the reader.
+        """
+        count = min(count, self.slots - first)
+        slot = (self._oldest + first) % max(self.slots, 1)
+        pieces = [(slot, min(count, self.slots - slot)), (0, max(0, count - (self.slots - slot)))]
+        try:
+            with open_regular(self.path) as stream:
+                for at, length in pieces:
+                    if length > 0:
+                        stream.seek(RECORDS_START + at * RECORD.itemsize)
+                        raw = stream.read(length * RECORD.itemsize)
+                        yield at, np.frombuffer(raw, RECORD, count=len(raw) // RECORD.itemsize)
+        except OSError as error:
+            raise RequestError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def _is_intact(self, records: NDArray[Any], first_slot: int) -> Any:
+        """A mask of the intact records, or a slice if all are intact."""
+        intact = is_in_place(records, first_slot, self.header.capacity) & self._is_valid(records)
+        return slice(None) if intact.all() else intact
 
     def _is_valid(self, records: NDArray[Any]) -> NDArray[np.bool_]:
-        named = np.array([bool(name) for name in self.header.operations])
-        sizes = self.communicators["size"][np.minimum(records["communicator"], COMMUNICATORS - 1)]
-        in_communicator = (records["communicator"] < COMMUNICATORS) & (sizes > 0)
+        communicator, operation = records["communicator"], records["operation"]
+        in_communicator = self.communicators["size"][np.minimum(communicator, COMMUNICATORS - 1)] > 0
+        in_communicator &= communicator < COMMUNICATORS
+        is_step = operation == STEP
+        if is_step.any():
+            in_communicator = np.where(is_step, communicator == NO_COMMUNICATOR, in_communicator)
         valid: NDArray[np.bool_] = (
             has_correct_check(records)
-            & np.where(records["operation"] == STEP, records["communicator"] == NO_COMMUNICATOR, in_communicator)
+            & in_communicator
             & (records["bytes"] <= INT64_MAX)
             & has_valid_times(records)
-            & named[np.minimum(records["operation"], len(named) - 1)]
-            & (records["operation"] < len(named))
+            & self._named[np.minimum(operation, len(self._named) - 1)]
+            & (operation < len(self._named))
         )
         return valid
 
     def _check_completeness(self, slots: int, intact: int, damaged: int, threads: int) -> None:
         reserved, capacity = self.header.reserved_records, self.header.capacity
+        if not capacity:
+            if self.damaged_counters:
+                self.warnings.append(f"{self.path} is damaged: {self.damaged_counters} of its counters are ignored")
+            return
         operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
         if not intact and counted > threads:
@@ -235,3 +309,17 @@ class ProfileFile:
         # A killed process may leave one call of each thread recorded but not yet counted.
         elif damaged or self.damaged_counters or intact + self.overwritten < counted or intact > counted + threads:
             self.warnings.append(f"{self.path} is damaged: {intact} intact records are counted, the others ignored")
+
+
+def _distinct(values: NDArray[np.uint64]) -> set[int]:
+    """The distinct values, which are few and mostly the same."""
+    first = values[:1]
+    return set((first if (values == first).all() else np.unique(values)).tolist())
+
+
+def _chosen(records: NDArray[Any], which: Any) -> NDArray[Any]:
+    return records if isinstance(which, slice) else records.compress(which)
+
+
+def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, RECORD), *pieces])

@@ -80,10 +80,12 @@ def read_header_fields(
     version: int,
     sizes: dict[str, int],
     writer: str,
+    may_have_no_records: bool = False,
 ) -> Any:
     """Reads and checks the header at the start of `stream`; one value of dtype `layout`.
 
     `sizes`: the required values of some fields. `writer`: the program that writes such files.
+    `may_have_no_records`: a capacity of 0 is valid.
 
     Raises RequestError, naming `path`, if the header is damaged or has another version or magic.
     """
@@ -101,7 +103,8 @@ def read_header_fields(
     checked[layout.fields["check"][1] // 8] = 0  # type: ignore[index]
     if check_words(checked[None, :])[0] != header["check"]:
         raise RequestError(f"{path} is damaged: its header does not match its checksum")
-    if any(header[name] != size for name, size in sizes.items()) or not header["capacity"]:
+    is_empty = not header["capacity"] and not may_have_no_records
+    if is_empty or any(header[name] != size for name, size in sizes.items()):
         raise RequestError(f"{path} is damaged: its header has sizes that version {version} does not allow")
     if header["rank"] >= MOST_RANKS or max(header["monotonic_ns"], header["realtime_ns"]) > INT64_MAX:
         raise RequestError(f"{path} is damaged: its header has a rank or a time that no job can have")

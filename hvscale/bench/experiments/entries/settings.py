@@ -149,8 +149,8 @@ def hit_rate(run: RunFolder) -> float | None:
     """The share of messages of REGISTERED_BYTES or more whose buffer a registration cache would
     hold.
     """
-    events = read_recording(run, detail=True).events
-    if len(events.buffer) != len(events):
+    events = read_recording(run).load()
+    if not events.detailed:
         return None
     order = np.argsort(events.start_ns, kind="stable")
     order = order[events.bytes[order] >= REGISTERED_BYTES]

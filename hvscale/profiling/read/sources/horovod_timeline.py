@@ -12,7 +12,7 @@ The timeline of Horovod 0.28.1 (common/timeline.cc, common/ops):
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import IO, Any
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import PHASES, SOURCES, Events, HorovodMessages, Recording, Source
+from hvscale.profiling.read.events import PHASES, SOURCES, Events, HorovodMessages, Recording, Reducer, Source
+from hvscale.profiling.read.passes import reduce_messages
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce-scatter", "reduce")
 ACTIVITY = re.compile(r"(?:GLOO|MPI|NCCL|CCL)_(?:ADASUM_)?(ALLREDUCE|ALLGATHER|BCAST|ALLTOALL|REDUCESCATTER|REDUCE)")
@@ -144,12 +145,12 @@ def _read_timeline(run: RunFolder, detail: bool) -> "Timeline | None":
     return timeline
 
 
-def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads the run's timeline; with `detail` also `Recording.horovod`. None without a timeline.
+def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
+    """Reads the run's timeline; None without a timeline.
 
     Raises RequestError if the file is not a readable timeline.
     """
-    timeline = _read_timeline(run, detail)
+    timeline = _read_timeline(run, detail=True)
     if timeline is None:
         return None
     np_of_job = run.read().np
@@ -165,14 +166,16 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
     if unsized:
         which = ", ".join(f"{count} of {operation}" for operation, count in unsized.items())
         warnings.append(f"Horovod's timeline has no size for some messages ({which}), which count 0 bytes")
+    events = timeline.events(np_of_job)
+    reduce_messages(events, *reducers)
     return Recording(
         "horovod-timeline",
-        timeline.events(np_of_job),
+        events,
         np_of_job,
         [0],
         np_of_job,
         warnings=warnings,
-        horovod=timeline.horovod_messages(np_of_job) if detail else None,
+        horovod=timeline.horovod_messages(np_of_job),
     )
 
 

@@ -1,28 +1,40 @@
 """Reads hvprof's files, one per process that made a collective call."""
 
 from collections import defaultdict
-from itertools import combinations
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.profiling.read.counters import Totals, size_limits
-from hvscale.profiling.read.events import SOURCES, Events, Recording, Source
-from hvscale.profiling.read.missing_profiles import why_missing
-from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, POINT_TO_POINT, STEP, ProfileFile
-from hvscale.profiling.read.ring_file import CHECK_FACTOR
+from hvscale.profiling.read.events import SOURCES, Events, EventSource, Part, Recording, Reducer, Source, ordinal_ranges
+from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
+from hvscale.profiling.read.passes import PIECE, in_order, reduce_parts
+from hvscale.profiling.read.profile_file import (
+    BITWISE,
+    BUFFER_BITS,
+    CHUNK_RECORDS,
+    OWN_IDENTITY,
+    POINT_TO_POINT,
+    STEP,
+    ProfileFile,
+    StepSums,
+)
+from hvscale.profiling.read.ring_file import CHECK_FACTOR, INT64_MAX
 
 IDENTITY_MODULUS = 1 << 64
+MOST_LISTED = 8  # files in a warning
 
 
-def read(run: RunFolder, detail: bool = False) -> Recording | None:
+def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
     """Reads every hvprof profile of the run; None without any.
 
-    `detail`: also reads the communicator, ordinal and buffer of each event. A file that cannot be
-    read becomes a warning.
+    Every message is read once and given to `reducers`. A file that cannot be read becomes a
+    warning, as does one of another job if most files belong together.
 
     Raises RequestError if no file can be read, or if the files come from different jobs.
     """
@@ -31,77 +43,41 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
     if not paths:
         return None
     record = run.read()
-    np_of_job = record.np
-    collector = _EventCollector(detail)
-    clock_error_ns: dict[int, int | None] = {}
-    errors: list[RequestError] = []
-    warnings: list[str] = []
-    incomplete: list[str] = []
-    overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
-    large_counts_unseen: set[int] = set()  # ranks
-    stopped: set[int] = set()  # ranks
-    jobs: defaultdict[int, dict[int, str]] = defaultdict(dict)  # by job: each of its ranks, with a file name
-    for path in paths:
-        try:
-            profile = ProfileFile(path)
-            collector.append(profile)
-        except RequestError as error:
-            errors.append(error)
-            warnings.append(str(error))
-            incomplete.append(str(error))
-            continue
-        clock_error_ns[profile.header.rank] = profile.header.clock_error_ns
-        if profile.header.job is not None:
-            jobs[profile.header.job][profile.header.rank] = path.name
-        warnings += profile.warnings
-        incomplete += [profile.truncated] if profile.truncated is not None else []
-        if profile.header.large_counts_unseen:
-            large_counts_unseen.add(profile.header.rank)
-        if profile.header.stopped:
-            stopped.add(profile.header.rank)
-        if profile.overwritten:
-            overwritten[profile.header.rank] += profile.overwritten
-    if len(errors) == len(paths):
-        raise errors[0]
-    _reject_mixed_jobs(run, list(jobs.values()))
-    missing = sorted(set(range(np_of_job)) - set(clock_error_ns))
-    if missing:
-        why = [
-            f"no profile of rank {_rank_list(missing)}: it made no MPI call, or its file is lost",
-            *why_missing(run, record, missing),
-        ]
-        warnings += why
-        incomplete.append("; ".join(why))
-    if large_counts_unseen:
-        warnings.append(
-            f"calls with large counts (such as MPI_Bcast_c, which mpi4py makes) are not recorded on rank "
-            f"{_rank_list(sorted(large_counts_unseen))}: its MPI library has them, that of --mpi {record.library.flavour} "
-            f"does not. Name the ranks' own MPI with --mpi"
-        )
-    if stopped:
-        why_stopped = f"rank {_rank_list(sorted(stopped))} ran out of memory: its later calls are not recorded"
-        warnings.append(why_stopped)
-        incomplete.append(why_stopped)
-    if overwritten:
-        warnings.append(
-            f"the ring overflowed: {sum(overwritten.values())} records of rank {_rank_list(sorted(overwritten))} were "
-            f"overwritten. Calls, bytes and seconds still include every call, and percentiles come from histograms; set "
-            f"HVPROF_MIB higher to keep all records"
-        )
-    marks = collector.step_marks()
+    problems = _Problems()
+    profiles = []
+    for path, profile in in_order(ProfileFile, paths):
+        if isinstance(profile, RequestError):
+            problems.unreadable.append((path, profile))
+        else:
+            profiles.append(profile)
+    profiles = _of_one_job(run, profiles, problems)
+    events = RecordedEvents(profiles)
+    failed = reduce_parts(events, reducers, RecordedPart.scan)
+    for number, error in failed.items():
+        problems.unreadable.append((events.parts[number].profile.path, error))
+    events.leave_out(failed)
+    if not events.parts:
+        raise min(problems.unreadable)[1] if problems.unreadable else RequestError(f"{run.hvprof} has no profile")
+    for part in events.parts:
+        problems.add(part.profile)
+    ranks = sorted({part.rank for part in events.parts})
+    problems.add_missing(run, record, ranks)
+    marks = events.step_marks()
     return Recording(
         "hvprof",
-        collector.events(),
-        np_of_job,
-        sorted(clock_error_ns),
-        overwritten=sum(overwritten.values()),
-        warnings=warnings,
-        incomplete="; ".join(incomplete) or None,
+        events,
+        record.np,
+        ranks,
+        overwritten=sum(problems.overwritten.values()),
+        warnings=problems.warnings(record.library.flavour),
+        incomplete="; ".join(problems.incomplete()) or None,
         steps={rank: times for rank, (times, _) in marks.items()},
         step_threads={rank: threads for rank, (_, threads) in marks.items()},
-        clock_error_ns=clock_error_ns,
-        totals=collector.totals(collectives=True) if overwritten else None,
-        point_to_point=collector.totals(collectives=False),
+        clock_error_ns={part.rank: part.profile.header.clock_error_ns for part in events.parts},
+        totals=events.totals(collectives=True) if problems.overwritten or not events.has_calls else None,
+        point_to_point=events.totals(collectives=False),
+        has_calls=events.has_calls,
+        step_sums={} if events.has_calls else events.step_sums(),
     )
 
 
@@ -109,119 +85,302 @@ def read(run: RunFolder, detail: bool = False) -> Recording | None:
 SOURCES.register("hvprof", Source(priority=20, read=read))
 
 
-def _reject_mixed_jobs(run: RunFolder, jobs: list[dict[int, str]]) -> None:
-    """Raises RequestError if two jobs have no common rank.
+class _Problems:
+    """What is wrong with the files of a run."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[tuple[Path, RequestError]] = []
+        self.foreign: list[str] = []
+        self.damaged: list[tuple[Path, str]] = []
+        self.truncated: list[tuple[Path, str]] = []
+        self.missing: list[str] = []
+        self.overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
+        self.large_counts_unseen: set[int] = set()  # ranks
+        self.stopped: set[int] = set()  # ranks
+
+    def add(self, profile: ProfileFile) -> None:
+        header = profile.header
+        self.damaged += [(profile.path, text) for text in profile.warnings]
+        self.truncated += [(profile.path, profile.truncated)] if profile.truncated is not None else []
+        if header.large_counts_unseen:
+            self.large_counts_unseen.add(header.rank)
+        if header.stopped:
+            self.stopped.add(header.rank)
+        if profile.overwritten:
+            self.overwritten[header.rank] += profile.overwritten
+
+    def add_missing(self, run: RunFolder, record: RunRecord, ranks: list[int]) -> None:
+        missing = sorted(set(range(record.np)) - set(ranks))
+        if missing:
+            unknown = dict.fromkeys(missing, "it made no MPI call, or its file is lost")
+            self.missing = missing_lines({**unknown, **why_missing(run, record, missing)})
+
+    def warnings(self, flavour: str) -> list[str]:
+        damaged = [*((path, str(error)) for path, error in self.unreadable), *self.damaged]
+        found = [*_listed(sorted(damaged)), *self.foreign, *self.missing]
+        if self.large_counts_unseen:
+            found.append(
+                f"calls with large counts (such as MPI_Bcast_c, which mpi4py makes) are not recorded on "
+                f"{ranks_in_words(sorted(self.large_counts_unseen))}: the ranks' MPI library has them, that of --mpi {flavour} "
+                f"does not. Name the ranks' own MPI with --mpi"
+            )
+        found += self._out_of_memory()
+        if self.overwritten:
+            found.append(
+                f"the ring overflowed: {sum(self.overwritten.values())} records of {ranks_in_words(sorted(self.overwritten))} were "
+                f"overwritten. Calls, bytes and seconds still include every call, and percentiles come from histograms; set "
+                f"HVPROF_MIB higher to keep all records"
+            )
+        return found
+
+    def incomplete(self) -> list[str]:
+        """The reasons why messages are missing that were not overwritten."""
+        lost = [*((path, str(error)) for path, error in self.unreadable), *self.truncated]
+        missing = ["; ".join(self.missing)] if self.missing else []
+        return [*_listed(sorted(lost)), *self.foreign, *missing, *self._out_of_memory()]
+
+    def _out_of_memory(self) -> list[str]:
+        if not self.stopped:
+            return []
+        return [f"{ranks_in_words(sorted(self.stopped))} ran out of memory: later calls are not recorded"]
+
+
+def _listed(found: list[tuple[Path, str]]) -> list[str]:
+    """A line for each file, or one line for many."""
+    if len(found) <= MOST_LISTED:
+        return [text for _, text in found]
+    names = ", ".join(path.name for path, _ in found[:MOST_LISTED])
+    return [
+        f"{len(found)} profiles are truncated or damaged, and the rest of them is used: {names} and "
+        f"{len(found) - MOST_LISTED} more. The first one: {found[0][1]}"
+    ]
+
+
+def _of_one_job(run: RunFolder, profiles: list[ProfileFile], problems: _Problems) -> list[ProfileFile]:
+    """The profiles without those of another job.
 
     A command may start several MPI programs in sequence, each on all ranks. Jobs without a common
-    rank come from different runs.
+    rank come from different runs: the one of most ranks is used, if it has more than half of them.
+
+    Raises RequestError if no job has.
     """
-    for first, second in combinations(jobs, 2):
-        if not set(first) & set(second):
-            raise RequestError(
-                f"{run.hvprof} mixes files of different runs: {next(iter(first.values()))} and {next(iter(second.values()))} "
-                f"were not recorded together. Move the files of each run into its own folder"
-            )
+    ranks_of: defaultdict[int, set[int]] = defaultdict(set)
+    for profile in profiles:
+        if profile.header.job is not None:
+            ranks_of[profile.header.job].add(profile.header.rank)
+    if not ranks_of:
+        return profiles
+    main = max(ranks_of, key=lambda job: len(ranks_of[job]))
+    others = {job for job, ranks in ranks_of.items() if not ranks & ranks_of[main]}
+    foreign = [profile for profile in profiles if profile.header.job in others]
+    if not foreign:
+        return profiles
+    if 2 * len(ranks_of[main]) <= len(set.union(*ranks_of.values())):
+        first = next(profile for profile in profiles if profile.header.job == main)
+        names = " and ".join(sorted(profile.path.name for profile in (first, foreign[0])))
+        raise RequestError(
+            f"{run.hvprof} mixes files of different runs: {names} were not recorded together. Move the files of each run into "
+            f"its own folder"
+        )
+    ranks = ranks_in_words(sorted({profile.header.rank for profile in foreign}))
+    problems.foreign.append(
+        f"the profiles of {ranks} were recorded in another job, so they are ignored: remove them from {run.hvprof}"
+    )
+    return [profile for profile in profiles if profile.header.job not in others]
 
 
-class _EventCollector:
-    """Collects events, step marks and counters from all files."""
+class RecordedPart(Part):
+    """The messages in one profile file. `scan` reads all of it before anything else."""
 
-    def __init__(self, detail: bool) -> None:
-        self.detail = detail
-        self.columns: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
-        self.operations: list[str] = []
-        self.identities: dict[int, int] = {}  # identity -> index in Events.communicators
-        self.steps: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)  # by rank; rows: times, threads
-        self.processes: defaultdict[int, int] = defaultdict(int)  # by rank
-        # For each file: rank, index in `operations` by operation code, counters.
-        self.counters: list[tuple[int, NDArray[np.uint8], NDArray[Any]]] = []
+    def __init__(self, profile: ProfileFile, operations: tuple[str, ...], communicators: NDArray[np.int32]) -> None:
+        """`operations`: of all files. `communicators`: by index in the file, that in all files."""
+        self.profile, self.rank = profile, profile.header.rank
+        own = profile.header.operations[:STEP]
+        self.names = operations
+        self.operation_index = np.array([operations.index(name) if name else 0 for name in own], np.uint8)
+        self._communicators = communicators
+        self._sizes = profile.communicators["size"].astype(np.int32)
+        self._used = np.flatnonzero(self._sizes)
+        self.communicators = communicators[self._used].astype(np.int64)
+        self.sizes = self._sizes[self._used].astype(np.int64)
+        self._times: list[tuple[int, ...]] = []
+        self.marks: list[NDArray[np.int64]] = []  # rows: times, threads
 
-    def append(self, profile: ProfileFile) -> None:
-        header = profile.header
-        names = header.operations[:STEP]
-        self.operations += [name for name in names if name and name not in self.operations]
-        operation_index = np.array([self.operations.index(name) if name else 0 for name in names], np.uint8)
-        sizes = profile.communicators["size"].astype(np.int32)
-        communicator_index = self._communicator_index(profile)
-        for chunk in profile.chunks():
+    @property
+    def slots(self) -> int:  # type: ignore[override]
+        return self.profile.slots
+
+    def times(self) -> NDArray[np.int64]:
+        return np.array(self._times, np.int64).reshape(-1, 4)
+
+    def __len__(self) -> int:
+        return int(self.times()[:, 0].sum())
+
+    def scan(self, detail: bool) -> Iterator[Events]:
+        """The messages, PIECE at a time; notes the step marks and the times, and checks the file.
+
+        Raises RequestError if the file cannot be read or has no intact record.
+        """
+        ranges: NDArray[np.int64] | None = None
+        piece = _Columns(min(PIECE, self.slots), detail)
+        self._times, self.marks = [], []
+        for chunk in self.profile.chunks():
             is_step = chunk["operation"] == STEP
             if is_step.any():
-                times = chunk["start_ns"][is_step].astype(np.int64) + header.clock_offset_ns
-                threads = (chunk["buffer_and_thread"][is_step] >> np.uint64(BUFFER_BITS)).astype(np.int64)
-                self.steps[header.rank].append(np.stack([times, threads]))
-            records = chunk[~is_step]
-            columns = {
-                "rank": np.full(len(records), header.rank, np.int32),
-                "operation": operation_index[records["operation"]],
-                "bytes": records["bytes"].astype(np.int64),
-                "start_ns": records["start_ns"].astype(np.int64) + header.clock_offset_ns,
-                "duration_ns": records["duration_ns"].astype(np.int64),
-                "communicator_size": sizes[records["communicator"]],
-                "bitwise": records["flags"] & BITWISE != 0,
-                "thread": (records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).astype(np.uint16),
-            }
-            if self.detail:
-                columns["communicator"] = communicator_index[records["communicator"]]
-                columns["ordinal"] = records["ordinal"].astype(np.uint32)
-                columns["buffer"] = records["buffer_and_thread"] & np.uint64((1 << BUFFER_BITS) - 1)
-            for name, values in columns.items():
-                self.columns[name].append(values)
-        self.counters.append((header.rank, operation_index, profile.counters))
+                self.marks.append(self._marks(chunk[is_step]))
+                chunk = chunk.compress(~is_step)  # indexing with a mask is ten times slower
+            if len(chunk):
+                start, offset = chunk["start_ns"], self.profile.header.clock_offset_ns
+                last_end = int((start + chunk["duration_ns"]).max())
+                self._times.append((len(chunk), *(int(time) + offset for time in (start.min(), start.max(), last_end))))
+                ranges = ordinal_ranges(chunk["communicator"], chunk["ordinal"], len(self._sizes), ranges)
+            else:
+                self._times.append((0, INT64_MAX, -INT64_MAX, -INT64_MAX))
+            if piece.length + len(chunk) > piece.capacity:
+                yield piece.events(self)
+                piece = _Columns(min(PIECE, self.slots), detail)
+            piece.append(self, chunk)
+        if ranges is None:
+            ranges = ordinal_ranges(np.empty(0, np.int64), np.empty(0, np.int64), len(self._sizes))
+        self.ordinals = ranges[self._used]
+        if piece.length:
+            yield piece.events(self)
 
-    def _communicator_index(self, profile: ProfileFile) -> NDArray[np.int32]:
-        """The index in Events.communicators of each entry of the file's table."""
-        rank = profile.header.rank
-        # A later program of the same command has another MPI_COMM_WORLD with the same identity.
-        job = profile.header.job or self.processes[rank] * CHECK_FACTOR
-        self.processes[rank] += 1
-        indices = np.zeros(len(profile.communicators), np.int32)
-        for index in np.flatnonzero(profile.communicators["size"]).tolist():
-            entry = profile.communicators[index]
-            identity = (int(entry["identity"]) + job) % IDENTITY_MODULUS
-            if int(entry["flags"]) & OWN_IDENTITY:
-                identity = (identity + (rank + 1) * CHECK_FACTOR) % IDENTITY_MODULUS
-            indices[index] = self.identities.setdefault(identity, len(self.identities))
-        return indices
+    def read(self, first: int, count: int, detail: bool) -> Events:
+        piece = _Columns(min(count, self.slots - first), detail)
+        for position in range(first, first + piece.capacity, CHUNK_RECORDS):
+            chunk = self.profile.read(position, min(CHUNK_RECORDS, first + piece.capacity - position))
+            is_step = chunk["operation"] == STEP
+            piece.append(self, chunk.compress(~is_step) if is_step.any() else chunk)
+        return piece.events(self)
+
+    def _marks(self, records: NDArray[Any]) -> NDArray[np.int64]:
+        times = records["start_ns"].astype(np.int64) + self.profile.header.clock_offset_ns
+        return np.stack([times, (records["buffer_and_thread"] >> np.uint64(BUFFER_BITS)).astype(np.int64)])
+
+    def columns(self, records: NDArray[Any], detail: bool) -> dict[str, NDArray[Any]]:
+        buffer_and_thread, communicator = records["buffer_and_thread"], records["communicator"]
+        found = {
+            "operation": self.operation_index[records["operation"]],
+            "bytes": records["bytes"],
+            "start_ns": records["start_ns"] + np.uint64(self.profile.header.clock_offset_ns % IDENTITY_MODULUS),
+            "duration_ns": records["duration_ns"],
+            "communicator_size": self._sizes[communicator],
+            "bitwise": records["flags"] & BITWISE != 0,
+            "thread": buffer_and_thread >> np.uint64(BUFFER_BITS),
+        }
+        if detail:
+            found["communicator"] = self._communicators[communicator]
+            found["ordinal"] = records["ordinal"]
+            found["buffer"] = buffer_and_thread & np.uint64((1 << BUFFER_BITS) - 1)
+        return found
+
+
+class _Columns:
+    """The columns of `Events`, filled chunk by chunk."""
+
+    TYPES: ClassVar[dict[str, type]] = {
+        "operation": np.uint8,
+        "bytes": np.int64,
+        "start_ns": np.int64,
+        "duration_ns": np.int64,
+        "communicator_size": np.int32,
+        "bitwise": np.bool_,
+        "thread": np.uint16,
+    }
+    DETAILS: ClassVar[dict[str, type]] = {"communicator": np.int32, "ordinal": np.uint32, "buffer": np.uint64}
+
+    def __init__(self, capacity: int, detail: bool) -> None:
+        types = {**self.TYPES, **(self.DETAILS if detail else {})}
+        self.capacity, self.length, self.detail = capacity, 0, detail
+        self.columns: dict[str, NDArray[Any]] = {name: np.empty(capacity, dtype) for name, dtype in types.items()}
+
+    def append(self, part: RecordedPart, records: NDArray[Any]) -> None:
+        end = self.length + len(records)
+        for name, values in part.columns(records, self.detail).items():
+            column = self.columns[name]
+            column[self.length : end] = values.view(column.dtype) if values.itemsize == column.itemsize else values
+        self.length = end
+
+    def events(self, part: RecordedPart) -> Events:
+        columns = {name: column[: self.length] for name, column in self.columns.items()}
+        rank = np.broadcast_to(np.int32(part.rank), self.length)
+        return Events(operations=part.names, communicators=(), rank=rank, **columns)
+
+
+class RecordedEvents(EventSource):
+    """The messages in the profile files of a run, read from the files whenever they are needed."""
+
+    def __init__(self, profiles: list[ProfileFile]) -> None:
+        own = (name for profile in profiles for name in profile.header.operations[:STEP])
+        self.operations = tuple(dict.fromkeys(name for name in own if name))
+        identities: dict[int, int] = {}  # identity -> index in `communicators`
+        processes: defaultdict[int, int] = defaultdict(int)  # by rank
+        self._parts = []
+        for profile in profiles:
+            process = processes[profile.header.rank]
+            processes[profile.header.rank] += 1
+            communicators = _communicator_indices(profile, process, identities)
+            self._parts.append(RecordedPart(profile, self.operations, communicators))
+        self.communicators = tuple(identities)
+        self._parts.sort(key=lambda part: part.rank)
+
+    @property
+    def parts(self) -> list[RecordedPart]:
+        return self._parts
+
+    def leave_out(self, numbers: Collection[int]) -> None:
+        """Removes parts, by position."""
+        self._parts = [part for number, part in enumerate(self._parts) if number not in numbers]
+
+    @property
+    def detailed(self) -> bool:
+        return True
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether each process recorded its calls; else some only counted them."""
+        return all(part.profile.header.capacity for part in self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def step_sums(self) -> dict[int, StepSums]:
+        """The sums over the steps of each rank that marked two or more."""
+        found: dict[int, StepSums] = {}
+        for part in self.parts:
+            sums = part.profile.header.steps
+            if sums is not None:
+                found[part.rank] = found[part.rank] + sums if part.rank in found else sums
+        return found
 
     def step_marks(self) -> dict[int, NDArray[np.int64]]:
         """By rank: the times of its step marks, ascending, and their threads."""
-        marks = {rank: np.concatenate(pieces, axis=1) for rank, pieces in self.steps.items()}
+        pieces: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+        for part in self.parts:
+            pieces[part.rank] += part.marks
+        marks = {rank: np.concatenate(found, axis=1) for rank, found in pieces.items() if found}
         return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
-
-    def events(self) -> Events:
-        return Events(
-            operations=tuple(self.operations),
-            communicators=tuple(self.identities),
-            rank=self._column("rank", np.int32),
-            operation=self._column("operation", np.uint8),
-            bytes=self._column("bytes", np.int64),
-            start_ns=self._column("start_ns", np.int64),
-            duration_ns=self._column("duration_ns", np.int64),
-            communicator_size=self._column("communicator_size", np.int32),
-            bitwise=self._column("bitwise", np.bool_),
-            thread=self._column("thread", np.uint16),
-            communicator=self._column("communicator", np.int32),
-            ordinal=self._column("ordinal", np.uint32),
-            buffer=self._column("buffer", np.uint64),
-        )
 
     def totals(self, collectives: bool) -> Totals | None:
         """The counters of all collectives, or of all point-to-point calls; None if none."""
         chosen: list[NDArray[Any]] = []
         ranks: list[NDArray[np.int32]] = []
         operations: list[NDArray[np.uint8]] = []
-        for rank, operation_index, counters in self.counters:
+        for part in self.parts:
+            counters = part.profile.counters
             operation = (counters["key"] & np.uint64(63)).astype(np.int64)
-            wanted = (np.isin(operation, POINT_TO_POINT) != collectives) & (operation < len(operation_index))
+            names = part.operation_index
+            wanted = (np.isin(operation, POINT_TO_POINT) != collectives) & (operation < len(names))
             chosen.append(counters[wanted])
-            ranks.append(np.full(len(chosen[-1]), rank, np.int32))
-            operations.append(operation_index[operation[wanted]])
+            ranks.append(np.full(len(chosen[-1]), part.rank, np.int32))
+            operations.append(names[operation[wanted]])
         entries = np.concatenate(chosen)
         if not len(entries):
             return None
         smallest, largest = size_limits(entries)
         return Totals(
-            operations=tuple(self.operations),
+            operations=self.operations,
             rank=np.concatenate(ranks),
             operation=np.concatenate(operations),
             bytes_min=smallest,
@@ -232,13 +391,23 @@ class _EventCollector:
             bytes=entries["bytes"].astype(np.int64),
             duration_ns=entries["duration_ns"].astype(np.int64),
             latencies=entries["latencies"].astype(np.int64),
+            in_steps=entries["key"] >> np.uint64(14) & np.uint64(1) != 0,
         )
 
-    def _column(self, name: str, dtype: type) -> NDArray[Any]:
-        # Frees the pieces column by column: two copies of ten million events would exceed 1 GiB.
-        return np.concatenate([np.empty(0, dtype), *self.columns.pop(name, [])])
 
+def _communicator_indices(profile: ProfileFile, process: int, identities: dict[int, int]) -> NDArray[np.int32]:
+    """For each entry of the file's table, the index of its identity; adds new `identities`.
 
-def _rank_list(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"
+    `process`: the number of the process on its rank.
+    """
+    rank = profile.header.rank
+    # A later program of the same command has another MPI_COMM_WORLD with the same identity.
+    job = profile.header.job or process * CHECK_FACTOR
+    indices = np.zeros(len(profile.communicators), np.int32)
+    for index in np.flatnonzero(profile.communicators["size"]).tolist():
+        entry = profile.communicators[index]
+        identity = (int(entry["identity"]) + job) % IDENTITY_MODULUS
+        if int(entry["flags"]) & OWN_IDENTITY:
+            identity = (identity + (rank + 1) * CHECK_FACTOR) % IDENTITY_MODULUS
+        indices[index] = identities.setdefault(identity, len(identities))
+    return indices

@@ -1,15 +1,18 @@
 """Reads the files of hvprof's NCCL plug-in, one per process that made an NCCL communicator."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import SOURCES, Events, Recording, Source
-from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, NcclProfile, read_nccl_profile
+from hvscale.core.run_folder import RunFolder, ranks_in_words
+from hvscale.profiling.read.events import BLOCK, SOURCES, Events, EventSource, Part, Recording, Reducer, Source
+from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, read_nccl_profile
+from hvscale.profiling.read.passes import in_order, reduce_messages, workers
 
 OPERATIONS = {
     b"AllReduce": "allreduce",
@@ -36,136 +39,168 @@ DATATYPE_BYTES = {
 }
 
 
-@dataclass(frozen=True)
-class NcclCalls:
-    """The NCCL calls of a run: the recording and, in arrays of the same length, how NCCL made each
-    call.
-    """
-
-    recording: Recording
-    datatype: NDArray[np.bytes_]  # NCCL's own names; empty if NCCL reported none
-    algorithm: NDArray[np.bytes_]
-    protocol: NDArray[np.bytes_]
-    channels: NDArray[np.uint16]
-    timing: NDArray[np.uint16]  # nccl_file.ON_DEVICE, SEEN_BY_HOST or ENQUEUED
-
-
-def read(run: RunFolder, detail: bool = False) -> Recording | None:
-    """Reads every NCCL profile of the run; None if NCCL made no call. `detail` has no effect.
+def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
+    """Reads every NCCL profile of the run; None if NCCL made no call.
 
     Raises RequestError if there are profiles and none can be read.
     """
-    calls = read_calls(run)
-    if calls is None or not len(calls.recording.events):
+    paths = sorted(run.hvprof.glob("nccl-*.hvn"))
+    if not paths:
+        return None
+    parts: list[NcclPart] = []
+    warnings: list[str] = []
+    for _, found in in_order(NcclPart, paths):
+        if isinstance(found, RequestError):
+            warnings.append(str(found))
+        else:
+            parts.append(found)
+            warnings += found.warnings
+    if not parts:
+        raise RequestError(warnings[0])
+    events = NcclEvents(parts)
+    if not len(events):
         return None
     if any(run.hvprof.glob("rank-*.hvp")):
-        calls.recording.warnings.append(
-            "both MPI and NCCL calls were recorded; the table shows NCCL's, which carried the data"
-        )
-    return calls.recording
+        warnings.append("both MPI and NCCL calls were recorded; the table shows NCCL's, which carried the data")
+    np_of_job = run.read().np
+    ranks = sorted({part.rank for part in parts})
+    if missing := sorted(set(range(np_of_job)) - set(ranks)):
+        warnings.append(f"no NCCL profile of {ranks_in_words(missing)}: it made no communicator, or its file is lost")
+    warnings += _timing_warnings(parts)
+    reduce_messages(events, *reducers)
+    overwritten = sum(part.overwritten for part in parts)
+    return Recording("nccl", events, np_of_job, ranks, overwritten=overwritten, warnings=warnings)
 
 
 # Under Horovod with NCCL, MPI calls only negotiate which tensors to send next.
 SOURCES.register("nccl", Source(priority=30, read=read))
 
 
-def read_calls(run: RunFolder) -> NcclCalls | None:
-    """Reads the calls with their algorithms; None if the run has no NCCL profile.
+class NcclPart(Part):
+    """The calls in one NCCL profile. Holds none of them, only what all files must be read for.
 
-    Raises as `read` does.
+    `members`: pairs of communicator and rank in it, (2, n), where NCCL did not report its size.
     """
-    paths = sorted(run.hvprof.glob("nccl-*.hvn"))
-    if not paths:
-        return None
-    profiles: list[NcclProfile] = []
-    warnings: list[str] = []
-    for path in paths:
-        try:
-            profile = read_nccl_profile(path)
-        except RequestError as error:
-            warnings.append(str(error))
-            continue
-        profiles.append(profile)
-        warnings += profile.warnings
+
+    def __init__(self, path: Path) -> None:
+        """Raises RequestError if the file cannot be read or is damaged."""
+        profile = read_nccl_profile(path)
+        records = profile.records
+        self.path, self.rank, self.slots = path, profile.rank, len(records)
+        self.communicators, self.sizes = np.empty((2, 0), np.int64)
+        self.ordinals = np.empty((0, 2), np.int64)
+        self.offset_ns = profile.realtime_minus_monotonic_ns
+        self.overwritten = profile.overwritten
+        self.unsized = int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES))))
+        self.enqueued, self.seen_by_host = (
+            int(np.count_nonzero(records["timing"] == timing)) for timing in (ENQUEUED, SEEN_BY_HOST)
+        )
+        unknown = records[records["communicator_size"] == 0]
+        self.members = np.unique(
+            np.stack([unknown["communicator"], unknown["communicator_rank"].astype(np.uint64)]), axis=1
+        )
+        self._times = _times_of_blocks(records, self.offset_ns)
+        self.warnings = list(profile.warnings)
         if profile.overwritten:
-            warnings.append(
+            self.warnings.append(
                 f"{path}: the ring of {profile.capacity} records overflowed, and the oldest {profile.overwritten} "
                 f"were overwritten: set HVPROF_MIB higher"
             )
-    if not profiles:
-        raise RequestError(warnings[0])
-    np_of_job = run.read().np
-    ranks = sorted({profile.rank for profile in profiles})
-    missing = sorted(set(range(np_of_job)) - set(ranks))
-    if missing:
-        warnings.append(
-            f"no NCCL profile of rank {', '.join(map(str, missing))}: it made no communicator, or its file is lost"
+
+    def in_source(self, source: "NcclEvents") -> None:
+        self._source = source
+
+    def read(self, first: int, count: int, detail: bool) -> Events:
+        del detail
+        return self._source.events(self, first, count)
+
+    def times(self) -> NDArray[np.int64]:
+        return self._times
+
+
+class NcclEvents(EventSource):
+    """The calls in the NCCL profiles of a run; holds those of a few files at a time."""
+
+    operations = NAMES
+    communicators = ()
+    detailed = False
+
+    def __init__(self, parts: Sequence[NcclPart]) -> None:
+        self._parts = sorted(parts, key=lambda part: part.rank)
+        for part in parts:
+            part.in_source(self)
+        members = np.unique(np.concatenate([part.members for part in parts], axis=1), axis=1)
+        self._communicators, self._seen = np.unique(members[0], return_counts=True)
+        self._records = lru_cache(workers())(lambda path: read_nccl_profile(path).records)
+
+    @property
+    def parts(self) -> list[NcclPart]:
+        return self._parts
+
+    def __len__(self) -> int:
+        return sum(part.slots for part in self.parts)
+
+    def events(self, part: NcclPart, first: int, count: int) -> Events:
+        """The calls from number `first` on.
+
+        Raises RequestError if the file can no longer be read.
+        """
+        records = self._records(part.path)[first : first + count]
+        functions = records["function"]
+        operation = np.full(len(records), len(OPERATIONS), np.uint8)
+        for code, function in enumerate(OPERATIONS):
+            operation[functions == function] = code
+        unit = np.zeros(len(records), np.int64)
+        for datatype, width in DATATYPE_BYTES.items():
+            unit[records["datatype"] == datatype] = width
+        size = self._sizes(records)
+        blocks = np.where(np.isin(functions, COUNTED_PER_RANK), size, 1)
+        return Events(
+            operations=NAMES,
+            rank=np.full(len(records), part.rank, np.int32),
+            operation=operation,
+            bytes=records["count"].astype(np.int64) * unit * blocks,
+            start_ns=records["start_ns"].astype(np.int64) + part.offset_ns,
+            duration_ns=records["duration_ns"].astype(np.int64),
+            communicator_size=size,
+            bitwise=np.zeros(len(records), np.bool_),
+            thread=np.zeros(len(records), np.int64),
         )
-    records = np.concatenate([profile.records for profile in profiles])
-    warnings += _timing_warnings(records)
-    recording = Recording(
-        "nccl",
-        _events(profiles, records),
-        np_of_job,
-        ranks,
-        overwritten=sum(profile.overwritten for profile in profiles),
-        warnings=warnings,
-    )
-    return NcclCalls(
-        recording, *(records[name] for name in ("datatype", "algorithm", "protocol", "channels", "timing"))
-    )
+
+    def _sizes(self, records: NDArray[Any]) -> NDArray[np.int32]:
+        """The number of ranks in the communicator of each record.
+
+        NCCL before 2.27 does not report it: then it is the number of ranks seen with the same id.
+        """
+        sizes = records["communicator_size"].astype(np.int32)
+        unknown = np.flatnonzero(sizes == 0)
+        sizes[unknown] = self._seen[np.searchsorted(self._communicators, records["communicator"][unknown])]
+        return sizes
 
 
-def _timing_warnings(records: NDArray[Any]) -> list[str]:
+def _times_of_blocks(records: NDArray[Any], offset_ns: int) -> NDArray[np.int64]:
+    """As `Part.times`."""
+    if not len(records):
+        return np.empty((0, 4), np.int64)
+    start = records["start_ns"].astype(np.int64) + offset_ns
+    begins = np.arange(0, len(start), BLOCK)
+    extremes = [
+        np.minimum.reduceat(start, begins),
+        np.maximum.reduceat(start, begins),
+        np.maximum.reduceat(start + records["duration_ns"].astype(np.int64), begins),
+    ]
+    return np.stack([np.diff(np.append(begins, len(start))), *extremes], axis=1)
+
+
+def _timing_warnings(parts: Sequence[NcclPart]) -> list[str]:
     warnings = []
-    if unsized := int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES)))):
+    calls = sum(part.slots for part in parts)
+    if unsized := sum(part.unsized for part in parts):
         warnings.append(f"{unsized} NCCL calls have a data type of unknown size and count 0 bytes")
-    if enqueued := int(np.count_nonzero(records["timing"] == ENQUEUED)):
+    if enqueued := sum(part.enqueued for part in parts):
         warnings.append(
-            f"{enqueued} of {len(records)} NCCL calls have no GPU time: their time is how long enqueueing them took"
+            f"{enqueued} of {calls} NCCL calls have no GPU time: their time is how long enqueueing them took"
         )
-    if seen := int(np.count_nonzero(records["timing"] == SEEN_BY_HOST)):
-        warnings.append(
-            f"{seen} of {len(records)} NCCL calls are timed by the host, which sees a kernel start and end late"
-        )
+    if seen := sum(part.seen_by_host for part in parts):
+        warnings.append(f"{seen} of {calls} NCCL calls are timed by the host, which sees a kernel start and end late")
     return warnings
-
-
-def _events(profiles: list[NcclProfile], records: NDArray[Any]) -> Events:
-    functions = records["function"]
-    operation = np.full(len(records), len(OPERATIONS), np.uint8)
-    for code, function in enumerate(OPERATIONS):
-        operation[functions == function] = code
-    lengths = [len(profile.records) for profile in profiles]
-    size = _communicator_sizes(records)
-    unit = np.zeros(len(records), np.int64)
-    for datatype, width in DATATYPE_BYTES.items():
-        unit[records["datatype"] == datatype] = width
-    parts = np.where(np.isin(functions, COUNTED_PER_RANK), size, 1)
-    offsets = np.repeat(np.array([profile.realtime_minus_monotonic_ns for profile in profiles], np.int64), lengths)
-    return Events(
-        operations=NAMES,
-        rank=np.repeat(np.array([profile.rank for profile in profiles], np.int32), lengths),
-        operation=operation,
-        bytes=records["count"].astype(np.int64) * unit * parts,
-        start_ns=records["start_ns"].astype(np.int64) + offsets,
-        duration_ns=records["duration_ns"].astype(np.int64),
-        communicator_size=size,
-        bitwise=np.zeros(len(records), np.bool_),
-        thread=np.zeros(len(records), np.int64),
-    )
-
-
-def _communicator_sizes(records: NDArray[Any]) -> NDArray[np.int32]:
-    """The number of ranks in the communicator of each record.
-
-    NCCL before 2.27 does not report it: then it is the number of ranks seen with the same id.
-    """
-    sizes = records["communicator_size"].astype(np.int32)
-    unknown = np.flatnonzero(sizes == 0)
-    members = np.unique(
-        np.stack([records["communicator"][unknown], records["communicator_rank"][unknown].astype(np.uint64)]), axis=1
-    )
-    ids, seen = np.unique(members[0], return_counts=True)
-    sizes[unknown] = seen[np.searchsorted(ids, records["communicator"][unknown])]
-    return sizes
