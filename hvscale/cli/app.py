@@ -64,13 +64,23 @@ Metric = Annotated[
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
-PerRank = Annotated[bool, typer.Option("--per-rank", help="Also print a row for each rank.")]
+PerRank = Annotated[
+    bool,
+    typer.Option(
+        "--per-rank",
+        help="Also print tables by rank, node and local rank, those first that cost most; of many ranks the first 16 rows.",
+    ),
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="Ranks in the trace, such as 0,7,32-39. [default: all recorded ranks]"),
+]
 Explain = Annotated[
     bool | None,
     typer.Option(
         "--explain/--no-explain",
         help="Also print which rank the others waited for, Horovod's activity, exposed communication and buffer reuse. [default: only for runs with "
-        "at most 64 MiB of records (a million calls)]",
+        "at most 1 GiB of records (16 million calls)]",
     ),
 ]
 

@@ -7,8 +7,9 @@ start-up time.
 import functools
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from hvscale.core.terminal import printable, rank_line
 if TYPE_CHECKING:
     from hvscale.core.plain_rich import PlainConsole
     from hvscale.core.run_folder import RunFolder
+    from hvscale.report.progress import ProgressBar
     from hvscale.studies.document import InterleavedDocument
     from hvscale.studies.interleaved import InterleavedStudy
 
@@ -47,6 +49,33 @@ def messages() -> "PlainConsole":
 def spinner(text: str) -> AbstractContextManager[object]:
     """Show a spinner with `text` on a terminal, and nothing elsewhere."""
     return messages().status(text) if sys.stderr.isatty() else nullcontext()
+
+
+@contextmanager
+def reading_bar() -> Iterator[None]:
+    """Show a bar on a terminal while profiles are read, from the first second on."""
+    from hvscale.core.progress import observed
+
+    bar: ProgressBar | None = None
+    began = time.monotonic()
+
+    def show(what: str, done: float) -> None:
+        nonlocal bar
+        from hvscale.report.progress import ProgressBar
+
+        if bar is None and time.monotonic() - began > 1:
+            bar = ProgressBar(1, description=what)
+            bar.progress.live.transient = True
+            bar.progress.start()
+        if bar is not None:
+            bar.update(description=what, completed=done)
+
+    try:
+        with observed(show) if sys.stderr.isatty() else nullcontext():
+            yield
+    finally:
+        if bar is not None:
+            bar.progress.stop()
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
@@ -98,13 +127,21 @@ def print_breakdown(
     explain: bool | None = None,
 ) -> None:
     """Print the breakdown of a run. `explain`: the value of --explain."""
-    from hvscale.studies.run_report.breakdown_tables import point_to_point_table, table, write_breakdown_csv
+    from hvscale.studies.run_report.breakdown_tables import (
+        point_to_point_table,
+        rank_rows_table,
+        table,
+        write_breakdown_csv,
+    )
     from hvscale.studies.run_report.explanation_tables import explanation_tables
+    from hvscale.studies.run_report.rank_tables import rank_tables
 
     def show(document: Any) -> None:
         results().print(table(document))
         if per_rank:
-            results().print(table(document, per_rank=True))
+            for one in rank_tables(document):
+                results().print(one.table())
+            results().print(rank_rows_table(document))
         if document.point_to_point:
             results().print(point_to_point_table(document))
         for explanation in explanation_tables(document):

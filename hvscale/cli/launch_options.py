@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from hvscale.cli.model_options import ModelCommand, parameter
+from hvscale.core.errors import RequestError
 from hvscale.core.terminal import printable
 from hvscale.launch.options import OPTIONS, Instrument, LaunchOptions
 
@@ -15,19 +16,23 @@ from hvscale.launch.options import OPTIONS, Instrument, LaunchOptions
 SUBMISSION = ("sbatch", "submit", "sbatch_option")
 OF_ONE_JOB = ("collectives", *SUBMISSION)
 KNOBS = ("set", "settings")
+RECORDING = ("record", "record_dir")
+# Switches of `profile` that a job script does not pass on.
+NOT_SUBMITTED = ("timeline", "gradients")
 
 RunPath = parameter("run", OPTIONS["run"], is_argument=False)[0]
 
 
-def launch_command(without: Collection[str] = (), resolved: bool = True) -> type[ModelCommand]:
+def launch_command(without: Collection[str] = (), resolved: bool = True, recording: bool = False) -> type[ModelCommand]:
     """For `app.command(cls=...)`: a command with the options of a launch, but for those of
-    `without`.
+    `without`; those about what is recorded only with `recording`.
 
     `launch_options` gives them to it: with `resolved` for its argument `command`, or for programs
     of its own, else as they were given, because it starts several flavours.
     """
 
-    shown = {name: field for name, field in OPTIONS.items() if name not in without}
+    hidden = {*without, *(() if recording else RECORDING)}
+    shown = {name: field for name, field in OPTIONS.items() if name not in hidden}
 
     class LaunchCommand(ModelCommand):
         fields = shown
@@ -35,12 +40,26 @@ def launch_command(without: Collection[str] = (), resolved: bool = True) -> type
         def invoke(self, ctx: Any) -> Any:
             options = LaunchOptions.of(**self.take_values(ctx))
             command = list(ctx.params.get("command") or [])
+            check_submission(options, [name for name in NOT_SUBMITTED if ctx.params.get(name)])
             ctx.obj = resolve(command, options) if resolved else options
             if resolved and options.placement.sbatch is not None and not options.placement.submit:
                 return write_script(self.name, command, ctx.obj)
             return super().invoke(ctx)
 
     return LaunchCommand
+
+
+def check_submission(options: LaunchOptions, switches: list[str]) -> None:
+    """Raises RequestError if a job that Slurm starts later would lose one of the `switches`."""
+    from hvscale.launch.placements._slurm_job import is_inside_an_allocation
+
+    placement = options.placement
+    later = placement.sbatch is not None or (placement.submit and not is_inside_an_allocation())
+    if later and switches:
+        raise RequestError(
+            f"--{switches[0]} is not passed to a job that Slurm starts later: run `hvscale profile --{switches[0]}` inside an "
+            "allocation, with salloc or in a job script of your own"
+        )
 
 
 def write_script(verb: str | None, command: list[str], options: LaunchOptions) -> None:

@@ -18,7 +18,7 @@ from hvscale.core.errors import HvscaleError, RankFailedError
 # The panels of --help, and the commands of each, in the order shown.
 PANELS = {
     "Start here": ("doctor", "demo"),
-    "Run and profile": ("launch", "profile", "breakdown", "compare", "report", "trace"),
+    "Run and profile": ("launch", "profile", "watch", "breakdown", "compare", "report", "trace", "runs"),
     "Tune": ("tune", "tune-collectives", "knobs"),
     "Measure": ("scale", "compare-settings", "compare-placements", "bench"),
     "Predict": ("replay", "predict"),

@@ -12,13 +12,14 @@ from hvscale.cli.console import (
     print_rank_line,
     print_rank_line_on_stderr,
     print_warning,
+    reading_bar,
 )
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
 
 app = new_app()
 
 
-@app.command(context_settings=COMMAND_LAST, cls=launch_command())
+@app.command(context_settings=COMMAND_LAST, cls=launch_command(recording=True))
 def profile(
     command: Command,
     context: typer.Context,
@@ -58,7 +59,8 @@ def profile(
     options = launch_options(context)
     hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
     finished = profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients)
-    table = explained_breakdown(finished, bins, explain)
+    with reading_bar():
+        table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain)
     if gradients:
         print_gradients(finished)

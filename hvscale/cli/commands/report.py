@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Bins, new_app
-from hvscale.cli.console import print_message, print_warning, spinner
+from hvscale.cli.app import Bins, Ranks, new_app
+from hvscale.cli.console import print_message, print_warning, reading_bar
 
 app = new_app()
 
@@ -25,24 +25,29 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Also write a trace for ui.perfetto.dev, with all ranks on one clock."),
     ] = None,
+    ranks: Ranks = None,
     bins: Bins = "study",
 ) -> None:
     """Write an HTML page about a run's communication, or about the difference of two runs.
 
     The page works offline. It links the predictions that `hvscale predict` made from the run and
-    that lie beside it.
+    that lie beside it. For more than 8 ranks it shows how they differ, and the ranks to look at
+    first instead of all.
 
     Example: `hvscale report runs/default runs/tuned`
     """
+    from hvscale.core.errors import RequestError
     from hvscale.core.run_folder import RunFolder
     from hvscale.studies.run_report.page import report_path, write_report
     from hvscale.studies.run_report.trace import write_trace
 
+    if ranks is not None and trace is None:
+        raise RequestError("--ranks chooses the ranks of a trace: give --trace FILE too")
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
-    with spinner("writing the report"):
+    with reading_bar():
         write_report(folders, page, bins)
-        left_out = write_trace(folders[-1], trace) if trace is not None else None
+        left_out = write_trace(folders[-1], trace, ranks) if trace is not None else None
     if left_out is not None:
         print_warning(left_out)
     print_message(f"report: {page}")

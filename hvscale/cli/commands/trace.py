@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import RunArgument, new_app
+from hvscale.cli.app import Ranks, RunArgument, new_app
 from hvscale.cli.console import print_message, print_warnings
 
 app = new_app()
@@ -25,22 +25,27 @@ def trace(
         str | None,
         typer.Option(metavar="N|N-M", help="Step, or range of steps, to write. Default: all recorded steps."),
     ] = None,
+    ranks: Ranks = None,
 ) -> None:
     """Export a recorded job's computation and all-reduces for simulators such as ASTRA-sim.
 
-    For a trace of the messages for ui.perfetto.dev, use `hvscale report RUN --trace FILE`.
+    For a trace of the messages for ui.perfetto.dev, use `hvscale report RUN --trace FILE`, which
+    takes `--ranks` too.
 
     Example: `hvscale trace runs/edsr --chakra edsr --steps 1-10`
     """
+    from hvscale.core.numbers import choose_ranks
     from hvscale.core.run_folder import RunFolder
     from hvscale.prediction.chakra import parse_steps, write_chakra
     from hvscale.profiling.analyze.messages import read_job_schedule
 
     gradients = read_job_schedule(RunFolder.open(run))
     chosen = parse_steps(steps, gradients.numbers)
+    recorded = [rank.recording.header.rank for rank in gradients.ranks]
+    chosen_ranks = choose_ranks(ranks, recorded)
     print_warnings(gradients.warnings)
-    paths = write_chakra(gradients, chosen, chakra, str(run))
-    missing = gradients.size - len(paths)
+    paths = write_chakra(gradients, chosen, chakra, str(run), chosen_ranks)
+    missing = gradients.size - len(recorded)
     if missing:
         print_warnings([f"{missing} of {gradients.size} ranks were not recorded, so they have no file"])
     kind = "messages" if gradients.basis else "gradients"

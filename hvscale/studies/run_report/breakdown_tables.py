@@ -7,6 +7,8 @@ from rich.table import Table
 
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row
+from hvscale.profiling.analyze.explanation import ExplainedBreakdown
+from hvscale.profiling.analyze.rank_comparison import timeline_ranks
 from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import plain_table
 
@@ -17,14 +19,25 @@ def _human_bandwidth(gigabytes_per_second: float | None) -> str:
     return "<0.01" if gigabytes_per_second < 0.005 else f"{gigabytes_per_second:.2f}"
 
 
-def table(breakdown: Breakdown, per_rank: bool = False) -> Table:
-    """Rows over all ranks, or of each rank, by operation, and the total. About 80 columns wide."""
+def table(breakdown: Breakdown) -> Table:
+    """Rows over all ranks by operation, and the total. About 80 columns wide."""
     return _table(
         f"{Path(breakdown.run).name}: communication, np {breakdown.np}, from {breakdown.source}"
         + (f"\nunder {breakdown.library}" if breakdown.library else ""),
-        _caption(breakdown, per_rank),
-        breakdown.rank_rows if per_rank else breakdown.rows,
+        _caption(breakdown),
+        breakdown.rows,
     )
+
+
+def rank_rows_table(breakdown: ExplainedBreakdown) -> Table:
+    """As `table`, for each rank; of many ranks those to look at first, and typical ones."""
+    ranks = timeline_ranks(breakdown)
+    rows = [row for rank in ranks for row in breakdown.rank_rows if row.rank == rank]
+    caption = "%: of the rank's time; algbw, busbw: 10^9 bytes a second"
+    left_out = len(breakdown.ranks) - len(ranks)
+    if left_out > 0:
+        caption += f"\n{left_out} more ranks: --json and --csv have all"
+    return _table("by rank and message size", caption, rows)
 
 
 def point_to_point_table(breakdown: Breakdown) -> Table:
@@ -51,8 +64,8 @@ def _table(title: str, caption: str, rows: Sequence[Row]) -> Table:
     return result
 
 
-def _caption(breakdown: Breakdown, per_rank: bool) -> str:
-    caption = f"%: of the {'rank' if per_rank else 'total'}'s time; algbw, busbw: 10^9 bytes a second"
+def _caption(breakdown: Breakdown) -> str:
+    caption = "%: of the total's time; algbw, busbw: 10^9 bytes a second"
     calls = sum(row.bitwise_calls for row in breakdown.rows)
     if calls:
         seconds = human_seconds(sum(row.bitwise_seconds for row in breakdown.rows))

@@ -8,16 +8,17 @@ from rich.text import Text
 
 from hvscale.core.units import human_bytes, human_seconds, human_share
 from hvscale.profiling.analyze.buffer_reuse import HitRate
-from hvscale.profiling.analyze.explanation import Explanation
+from hvscale.profiling.analyze.explanation import ExplainedBreakdown
 from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.analyze.horovod_phases import Fusion, HorovodPhases, OperationPhases
 from hvscale.profiling.analyze.waiting import OperationWaiting, Waiting
 from hvscale.report.tables import plain_table
+from hvscale.studies.run_report.rank_tables import look_at_first_lines
 
 LATE_RANKS = 8  # of possibly hundreds, those that cause most waiting
 
 
-def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
+def explanation_tables(explanation: ExplainedBreakdown) -> Iterator[RenderableType]:
     """A table or line for each part that is known, in 80 columns."""
     waiting, phases = explanation.waiting, explanation.horovod_phases
     if waiting is not None:
@@ -25,6 +26,7 @@ def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
         yield _waiting_table(waiting)
         yield _heading(f"last rank to arrive, of {matched_words(waiting)}; {clock_sentence(waiting)}")
         yield _late_ranks_table(waiting)
+    yield from look_at_first_lines(explanation)
     if phases is not None:
         yield _heading("Horovod's activity on rank 0")
         yield _phases_table(phases)
@@ -136,7 +138,9 @@ def tensors_sentence(fusion: Fusion) -> str:
 def exposed_words(exposed: ExposedCommunication) -> str:
     """The exposed share of a step, and how it is known."""
     mean = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
-    median = human_between(exposed.median_share_at_least, exposed.median_share_at_most)
+    median = "median unknown"
+    if exposed.median_share_at_least is not None and exposed.median_share_at_most is not None:
+        median = f"median {human_between(exposed.median_share_at_least, exposed.median_share_at_most)} %"
     if exposed.basis == "measured":
         why = "measured by the program"
     elif exposed.mean_share_at_least == exposed.mean_share_at_most:
@@ -147,7 +151,7 @@ def exposed_words(exposed: ExposedCommunication) -> str:
             "computation may hide them"
         )
     return (
-        f"{mean} % of a step (median {median} %), over {len(exposed.steps)} steps of "
+        f"{mean} % of a step ({median}), over {exposed.step_count} steps of "
         f"{human_seconds(exposed.mean_step_seconds)}: {why}"
     )
 

@@ -1,6 +1,7 @@
 """The Plotly figures of a report."""
 
 import html
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hvscale.profiling.analyze.breakdown import Breakdown
 from hvscale.profiling.analyze.exposed import ExposedCommunication
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases
 from hvscale.profiling.compare import Comparison, ProfiledRun, median_step
-from hvscale.profiling.read.events import PHASES
+from hvscale.profiling.read.events import BLOCK, PHASES
+from hvscale.profiling.read.passes import between
 from hvscale.report.figures import BLUE, GREEN, GREY, PINK, SKY, YELLOW, style, style_bars
 from hvscale.report.figures import colour as colour_of
 from hvscale.studies.run_report.compare_tables import human_calls
@@ -20,6 +22,7 @@ from hvscale.studies.run_report.explanation_tables import phase_seconds
 TIMELINE_BARS = 4000  # more slow a browser down; the shortest are left out
 TIMELINE_CALLS = 400  # shown if the steps of a run are unknown
 MAX_MARKERS = 100  # steps; up to this number each one gets a dot
+STEP_POINTS = 1000  # of a line over steps; more steps are averaged
 CHART_ROWS = 14  # bars; the table shows all rows
 PHASE_COLOURS = dict(zip(PHASES, (PINK, YELLOW, SKY, BLUE, GREEN, GREY), strict=True))
 
@@ -62,13 +65,19 @@ def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
     }
 
 
-def timeline_figures(runs: list[ProfiledRun]) -> dict[str, go.Figure]:
-    """The timeline of a step of each run, on axes of the same length."""
-    windows = [_timeline_window(run) for run in runs]
-    widest = max(end - start for start, end in windows) / 1e6
+def timeline_figures(runs: list[ProfiledRun], ranks: list[dict[int, str]]) -> dict[str, go.Figure]:
+    """The timeline of a step of each run with single calls, on axes of the same length. `ranks`:
+    for each run, those that are shown, with their labels.
+    """
+    windows = {
+        number: _timeline_window(run, list(shown))
+        for number, (run, shown) in enumerate(zip(runs, ranks, strict=True))
+        if run.recording.has_calls
+    }
+    widest = max((end - start for start, end in windows.values()), default=0) / 1e6
     return {
-        f"timeline-{number}": _timeline(run, *window, widest)
-        for number, (run, window) in enumerate(zip(runs, windows, strict=True))
+        f"timeline-{number}": _timeline(runs[number], ranks[number], *window, widest)
+        for number, window in windows.items()
     }
 
 
@@ -85,10 +94,12 @@ def phases_figure(phases: HorovodPhases) -> go.Figure:
 
 def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
     """Each step's time, and the bounds of its exposed communication."""
-    steps = [row.step for row in exposed.steps]
-    most = [1e3 * row.exposed_seconds_at_most for row in exposed.steps]
-    least = [1e3 * row.exposed_seconds_at_least for row in exposed.steps]
-    lines = {"step": ([1e3 * row.seconds for row in exposed.steps], GREY), "exposed": (most, BLUE)}
+    size = -(-len(exposed.steps) // STEP_POINTS)
+    points = [exposed.steps[first : first + size] for first in range(0, len(exposed.steps), size or 1)]
+    steps = [point[0].step for point in points]
+    most = [1e3 * fmean(row.exposed_seconds_at_most for row in point) for point in points]
+    least = [1e3 * fmean(row.exposed_seconds_at_least for row in point) for point in points]
+    lines = {"step": ([1e3 * fmean(row.seconds for row in point) for point in points], GREY), "exposed": (most, BLUE)}
     if most != least:
         lines = {"step": lines["step"], "exposed at most": (most, SKY), "exposed at least": (least, BLUE)}
     figure = go.Figure()
@@ -101,7 +112,7 @@ def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
             line={"color": colour, "width": 1.5},
             hovertemplate=f"step %{{x}}<br>{name}: %{{y:.3f}} ms<extra></extra>",
         )
-    style(figure, "step", "ms", height=260)
+    style(figure, "step" if size < 2 else f"step, means of {size}", "ms", height=260)
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -130,30 +141,37 @@ def _bars(
     return figure
 
 
-def _timeline_window(run: ProfiledRun) -> tuple[int, int]:
-    """Start and end in nanoseconds since 1970: of the median step, or of calls mid-run."""
+def _timeline_window(run: ProfiledRun, ranks: list[int]) -> tuple[int, int]:
+    """Start and end in nanoseconds since 1970, of the median step. Without steps: of calls of
+    `ranks` mid-run.
+    """
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
         return int(run.edges_ns[step]), int(run.edges_ns[step + 1])
-    events = run.recording.events
-    order = np.argsort(events.start_ns, kind="stable")
-    middle = order[max(0, (len(order) - TIMELINE_CALLS) // 2) :][:TIMELINE_CALLS]
-    begin, ends = events.start_ns[middle[0]], events.start_ns[middle] + events.duration_ns[middle]
-    return int(begin), max(int(ends.max()), int(begin) + 1)
+    part = next(part for part in run.recording.events.parts if part.rank in ranks and part.times()[:, 0].any())
+    blocks = np.flatnonzero(part.times()[:, 0])
+    events = part.read(int(blocks[len(blocks) // 2]) * BLOCK, BLOCK, detail=False)
+    count = max(1, TIMELINE_CALLS // len(ranks))
+    start = events.start_ns[max(0, (len(events) - count) // 2) :][:count]
+    return int(start[0]), max(int(start[-1]), int(start[0]) + 1)
 
 
 def timeline_caption(run: ProfiledRun) -> str:
-    """The caption of a timeline."""
+    """The caption of a timeline, or why there is none."""
+    if not run.recording.has_calls:
+        return "there is none, because calls were only counted (--record counters): hvscale profile --record calls records them"
     if run.edges_ns is not None:
         step = median_step(run.edges_ns)
         seconds = float(run.edges_ns[step + 1] - run.edges_ns[step]) / 1e9
         return f"step {step + 1} of {len(run.edges_ns) - 1}, which has the median time: {human_seconds(seconds)}"
-    return f"the steps are unknown: {min(TIMELINE_CALLS, len(run.recording.events))} calls from the middle of the run"
+    return f"the steps are unknown: about {min(TIMELINE_CALLS, len(run.recording.events))} calls from the middle of the run"
 
 
-def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds: float) -> go.Figure:
-    events = run.recording.events
-    shown = np.flatnonzero((events.start_ns < end_ns) & (events.start_ns + events.duration_ns > begin_ns))
+def _timeline(
+    run: ProfiledRun, labels: dict[int, str], begin_ns: int, end_ns: int, widest_milliseconds: float
+) -> go.Figure:
+    events = between(run.recording.events, begin_ns, end_ns, ranks=list(labels))
+    shown = np.arange(len(events))
     if len(shown) > TIMELINE_BARS:
         shown = shown[np.argsort(-events.duration_ns[shown], kind="stable")[:TIMELINE_BARS]]
     figure = go.Figure()
@@ -170,7 +188,7 @@ def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds:
         figure.add_bar(
             name=html.escape(name),
             orientation="h",
-            y=[f"rank {rank}" for rank in events.rank[own]],
+            y=[labels[rank] for rank in events.rank[own].tolist()],
             base=((events.start_ns[own] - begin_ns) / 1e6).tolist(),
             x=(events.duration_ns[own] / 1e6).tolist(),
             marker={"color": colour, "line": {"color": colour, "width": 1}},  # the line keeps short calls visible
@@ -180,9 +198,8 @@ def _timeline(run: ProfiledRun, begin_ns: int, end_ns: int, widest_milliseconds:
             ],
             hovertemplate=f"%{{y}}: {html.escape(name)} of %{{customdata[0]}}<br>%{{customdata[1]}} from %{{base:.3f}} ms<extra></extra>",
         )
-    ranks = run.recording.ranks
-    style_bars(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(ranks))
+    style_bars(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(labels))
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True)
     figure.update_xaxes(range=[0, widest_milliseconds])
-    figure.update_yaxes(categoryorder="array", categoryarray=[f"rank {rank}" for rank in ranks])
+    figure.update_yaxes(categoryorder="array", categoryarray=list(labels.values()))
     return figure

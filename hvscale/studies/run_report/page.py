@@ -15,12 +15,16 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
-from hvscale.profiling.analyze.breakdown import Breakdown, tabulate
-from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain, join
-from hvscale.profiling.analyze.exposed import ExposedCommunication
+from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables
+from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_breakdown, rank_count
 from hvscale.profiling.analyze.grouping import Bins, parse_bins
+from hvscale.profiling.analyze.rank_comparison import LOOK_AT, timeline_ranks
+from hvscale.profiling.analyze.ranks_and_nodes import TimeMap, TimeMapSums
 from hvscale.profiling.compare import Comparison, Gain, ProfiledRun, compare_profiled_runs, read_profiled_run
+from hvscale.profiling.read.events import Events, Part, Reducer
+from hvscale.profiling.read.passes import reduce_messages
 from hvscale.report.page import render_page
+from hvscale.report.tables import TableModel
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.run_report.explanation_tables import (
     clock_sentence,
@@ -41,6 +45,19 @@ from hvscale.studies.run_report.figures import (
     timeline_figures,
 )
 from hvscale.studies.run_report.predictions import PredictionLink, prediction_links
+from hvscale.studies.run_report.rank_figures import (
+    DRAWN,
+    distribution_caption,
+    distribution_figures,
+    heat_map,
+    heat_map_caption,
+)
+from hvscale.studies.run_report.rank_tables import distribution_table, local_ranks_table, nodes_table, where
+
+MAX_WARNINGS = 12  # shown; a large job may have one for each rank
+MAX_ROWS = 20  # of the table by size; --bins pow2 makes many
+LATE_RANKS = 8
+PAGE_ROWS = 8  # of the tables by node and by local rank
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "seconds": human_seconds,
@@ -56,6 +73,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clocks": clock_sentence,
     "phase_seconds": phase_seconds,
     "waiting_name": waiting_name,
+    "capital": lambda text: f"{text[:1].upper()}{text[1:]}",
     "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
 }
 
@@ -70,6 +88,23 @@ class View:
     result: dict[str, Any]
     picture: str | None  # a data URL
     predictions: Sequence[PredictionLink] = ()
+    times: TimeMap | None = None  # when ranks waited and moved data
+
+    @property
+    def has_many_ranks(self) -> bool:
+        """Whether the page shows chosen ranks instead of all."""
+        return len(self.breakdown.by_rank) > LOOK_AT
+
+    @property
+    def shown_rows(self) -> list[RankRow]:
+        """The rows by size of the ranks of the timeline."""
+        shown = self.shown_ranks
+        return [row for row in self.breakdown.rank_rows if row.rank in shown]
+
+    @property
+    def shown_ranks(self) -> dict[int, str]:
+        """The ranks of the timeline, with their labels."""
+        return timeline_ranks(self.breakdown)
 
 
 def report(runs: list[RunFolder], bins: str = "study", path: Path | None = None) -> str:
@@ -91,18 +126,24 @@ def render(views: list[View], ranges: Bins) -> str:
         comparison = compare_profiled_runs(views[0].recorded, views[1].recorded, ranges)
         for view, title in zip(views, ("before", "after"), strict=True):
             view.title = title
+    figures = _figures(views, comparison)
     return render_page(
         "report.html.j2",
-        _figures(views, comparison),
+        figures,
         filters=FILTERS,
         views=views,
         comparison=comparison,
         headlines=_headlines(views, comparison),
         sentence=_sentence(views[-1].breakdown, comparison),
         timelines=[timeline_caption(view.recorded) for view in views],
+        captions=[_captions(view) for view in views],
+        tables=[_rank_tables(view) for view in views],
+        distributions=[[name for name in DRAWN if f"{name}-{number}" in figures] for number in range(len(views))],
         settings=_settings(views),
-        warnings=_warnings(views, comparison),
+        warnings=_shortened(_warnings(views, comparison)),
         human_range=human_range,
+        max_rows=MAX_ROWS,
+        late_ranks=LATE_RANKS,
         verdict=human_verdict,
     )
 
@@ -122,15 +163,18 @@ def report_path(runs: list[RunFolder]) -> Path:
 
 
 def _view(run: RunFolder, bins: Bins, folder: Path) -> View:
-    recorded = read_profiled_run(run, detail=True)
-    breakdown = join(tabulate(recorded.recording, bins, str(run.path)), explain(run, recorded.recording))
+    tables = RankTables(bins)
+    recorded = read_profiled_run(run, tables, counters_suffice=True)
+    table = tables.breakdown(recorded.recording, str(run.path))
+    times = TimeMapSums(rank_count(recorded.recording))
+    breakdown = explain_breakdown(run, recorded.recording, table, [times])
     try:
         result = _result(run)
     except ValueError:
         result = {}
         breakdown.warnings.append(f"{run.path / 'result.json'} is not a result of hvscale train, so it is ignored")
     predictions = prediction_links(run, folder)
-    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run), predictions)
+    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run), predictions, times.result())
 
 
 class _Result(BaseModel):
@@ -172,7 +216,7 @@ def _headlines(views: list[View], comparison: Comparison | None) -> list[tuple[s
         if comparison.step is not None:
             found.append(_gain_headline(comparison.step, "time of a step"))
     else:
-        found += _communication_headlines(views[0].recorded, views[0].breakdown.exposed_communication)
+        found += _communication_headlines(views[0])
     speeds = [view.result.get("images_per_second") for view in views]
     if all(isinstance(speed, int | float) for speed in speeds):
         before = f"before: {speeds[0]:.1f}" if comparison else "all ranks together"
@@ -194,20 +238,19 @@ def _gain_headline(gain: Gain, what: str) -> tuple[str, str, str]:
         if gain.verdict == "no difference"
         else f"{percent:.0f} % {'less' if gain.gain_percent > 0 else 'more'}"
     )
-    return figure, what, f"{times}; 95 % interval of the gain: {human_interval(gain)} %"
+    interval = "unknown" if gain.gain_percent_low is None else f"{human_interval(gain)} %"
+    return figure, what, f"{times}; 95 % interval of the gain: {interval}"
 
 
-def _communication_headlines(run: ProfiledRun, exposed: ExposedCommunication | None) -> list[tuple[str, str, str]]:
-    events, ranks = run.recording.events, len(run.recording.ranks)
-    edges = run.edges_ns
-    if edges is None:
-        seconds = float(events.duration_ns.sum()) / 1e9 / ranks
+def _communication_headlines(view: View) -> list[tuple[str, str, str]]:
+    exposed = view.breakdown.exposed_communication
+    per_step = _time_per_step(view.recorded)
+    if per_step is None:
+        seconds = sum(row.seconds for row in view.breakdown.rank_rows) / len(view.recorded.recording.ranks)
         return [(human_seconds(seconds), "in collectives, per rank", "over the whole run, mean over ranks")]
-    inside = (events.start_ns >= edges[0]) & (events.start_ns < edges[-1])
-    seconds = float(events.duration_ns[inside].sum()) / 1e9 / ranks / (len(edges) - 1)
-    step = float(np.diff(edges).mean()) / 1e9
+    steps, step, seconds = per_step
     found = [
-        (human_seconds(step), "a step", f"mean of {len(edges) - 1} steps"),
+        (human_seconds(step), "a step", f"mean of {steps} steps"),
         (
             human_seconds(seconds),
             "in collectives, per step and rank",
@@ -219,6 +262,41 @@ def _communication_headlines(run: ProfiledRun, exposed: ExposedCommunication | N
         basis = "measured by the program" if exposed.basis == "measured" else "bounds from the calls"
         found.append((f"{share} %", "of a step is exposed communication", basis))
     return found
+
+
+def _time_per_step(run: ProfiledRun) -> tuple[int, float, float] | None:
+    """The number of steps, and the seconds of one and of its collectives (mean over ranks)."""
+    recording, edges = run.recording, run.edges_ns
+    if edges is not None:
+        time, steps = TimeBetween(int(edges[0]), int(edges[-1])), len(edges) - 1
+        reduce_messages(recording.events, time)
+        seconds = time.duration_ns / 1e9 / len(recording.ranks) / steps
+        return steps, float(np.diff(edges).mean()) / 1e9, seconds
+    if not recording.step_sums:
+        return None
+    sums = recording.step_sums.values()
+    steps = sum(one.steps for one in sums)
+    seconds = sum(one.collectives_ns for one in sums) / 1e9 / steps
+    return (
+        recording.step_sums[min(recording.step_sums)].steps,
+        sum(one.duration_ns for one in sums) / 1e9 / steps,
+        seconds,
+    )
+
+
+class TimeBetween(Reducer[int]):
+    """The time of the calls that start from `begin_ns` to `end_ns`, in nanoseconds."""
+
+    def __init__(self, begin_ns: int, end_ns: int) -> None:
+        self.begin_ns, self.end_ns = begin_ns, end_ns
+        self.duration_ns = 0
+
+    def reduce(self, part: Part, events: Events) -> int:
+        inside = (events.start_ns >= self.begin_ns) & (events.start_ns < self.end_ns)
+        return int(events.duration_ns[inside].sum())
+
+    def add(self, part: Part, found: int) -> None:
+        self.duration_ns += found
 
 
 def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
@@ -247,13 +325,52 @@ def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
 def _figures(views: list[View], comparison: Comparison | None) -> dict[str, go.Figure]:
     """All figures, by the id of the page's element."""
     figures = breakdown_figures(views[0].breakdown) if comparison is None else comparison_figures(comparison)
-    figures |= timeline_figures([view.recorded for view in views])
+    figures |= timeline_figures([view.recorded for view in views], [view.shown_ranks for view in views])
     for number, view in enumerate(views):
+        if view.has_many_ranks and comparison is None:
+            figures |= {f"{name}-{number}": figure for name, figure in distribution_figures(view.breakdown).items()}
+        if view.has_many_ranks and view.times is not None:
+            figures[f"map-{number}"] = heat_map(view.times, view.breakdown)
         if view.breakdown.horovod_phases is not None:
             figures[f"phases-{number}"] = phases_figure(view.breakdown.horovod_phases)
-        if view.breakdown.exposed_communication is not None:
+        if view.breakdown.exposed_communication is not None and view.breakdown.exposed_communication.steps:
             figures[f"exposed-{number}"] = exposed_figure(view.breakdown.exposed_communication)
     return figures
+
+
+def _shortened(warnings: list[str]) -> list[str]:
+    more = len(warnings) - MAX_WARNINGS
+    return warnings if more <= 0 else [*warnings[:MAX_WARNINGS], f"{more} more: hvscale breakdown prints all warnings"]
+
+
+def _captions(view: View) -> dict[str, str]:
+    """What to conclude from the figures about many ranks."""
+    if not view.has_many_ranks:
+        return {"timeline": ""}
+    found = view.breakdown
+    if found.look_at_first:
+        first = f"{where(found.look_at_first[0], found)} {found.look_at_first[0].reasons[0]}."
+    else:
+        first = "No rank stands out: look at the sizes and operations that take most time, not at single ranks."
+    shown = "the ranks above, and a typical one to compare with" if found.look_at_first else "a sample of the ranks"
+    unknown = found.unavailable.get("waiting", "")
+    return {
+        "first": first,
+        "timeline": f"; {shown}",
+        "map": heat_map_caption(view.times, found) if view.times is not None else f"Unknown: {unknown}.",
+        "distribution": distribution_caption(found),
+    }
+
+
+def _rank_tables(view: View) -> list[TableModel]:
+    """The distribution over ranks, and the figures by node and by local rank."""
+    found = view.breakdown
+    if not view.has_many_ranks:
+        return []
+    tables = [distribution_table(found)]
+    if len(found.by_node) > 1:
+        tables += [nodes_table(found, PAGE_ROWS), local_ranks_table(found, PAGE_ROWS)]
+    return tables
 
 
 def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
@@ -311,6 +428,7 @@ def _without_own_variables(environment: dict[str, str]) -> dict[str, str]:
         "HVSCALE_INIT_MARKER",
         "ASAN_OPTIONS",
         "HVPROF_DIRECTORY",
+        "HVPROF_RECORD",
         "HOROVOD_TIMELINE",
         "NCCL_PROFILER_PLUGIN",
     )

@@ -1,7 +1,7 @@
 """A run's messages as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -9,62 +9,72 @@ from typing import IO
 import numpy as np
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder, write_atomically
+from hvscale.core.numbers import choose_ranks
+from hvscale.core.run_folder import RunFolder, ranks_in_words, write_atomically
 from hvscale.core.units import human_bytes
 from hvscale.profiling.compare import ProfiledRun, read_profiled_run
+from hvscale.profiling.read.passes import latest
 
 LAST = 500_000  # messages in a trace: 80 MB, which Perfetto loads in some seconds
 CHUNK = 10_000
 
 
-def write_trace(run: RunFolder, path: Path, last: int = LAST) -> str | None:
-    """Write the trace of the `last` messages; return a warning if there are more.
+def write_trace(run: RunFolder, path: Path, ranks: str | None = None) -> str | None:
+    """Write the trace of the last messages of `ranks`, such as 0,7,32-39 (None: all). Return a
+    warning if there are more than LAST messages.
 
-    Raises RequestError if the run cannot be read or `path` cannot be written.
+    Raises RequestError if the run cannot be read, `ranks` is invalid or `path` cannot be written.
     """
-    return trace_profiled_run(read_profiled_run(run), path, last)
+    recorded = read_profiled_run(run)
+    return trace_profiled_run(recorded, path, LAST, choose_ranks(ranks, recorded.recording.ranks))
 
 
-def trace_profiled_run(run: ProfiledRun, path: Path, last: int = LAST) -> str | None:
+def trace_profiled_run(
+    run: ProfiledRun, path: Path, last: int = LAST, ranks: Sequence[int] | None = None
+) -> str | None:
     """As `write_trace`, for a run that was already read.
 
     One process for each rank, with a row for each thread that made calls, and a row for the steps
-    of rank 0 if they are known. Times are microseconds since the first message.
+    of rank 0 if they are known. Times are microseconds since the first message. `ranks` None: all.
     """
+    chosen = run.recording.ranks if ranks is None else list(ranks)
+    times = np.concatenate([part.times() for part in run.recording.events.parts if part.rank in chosen])
+    messages = int(times[:, 0].sum())
+    if not messages:
+        raise RequestError(f"{run.path} has no message of {ranks_in_words(chosen)}")
+    origin_ns = int(times[:, 1].min())
     try:
-        write_atomically(path, lambda stream: _write(run, stream, last))
+        write_atomically(path, lambda stream: _write(run, stream, chosen, origin_ns, last))
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
-    left_out = len(run.recording.events) - last
+    left_out = messages - last
     return f"{path} contains only the last {last} messages, not the {left_out} before them" if left_out > 0 else None
 
 
-def _write(run: ProfiledRun, stream: IO[bytes], last: int) -> None:
-    origin_ns = int(run.recording.events.start_ns.min())
+def _write(run: ProfiledRun, stream: IO[bytes], ranks: list[int], origin_ns: int, last: int) -> None:
     about = {"run": run.path, "command": run.record.command, "start_seconds_since_1970": origin_ns / 1e9}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
     stream.write(f'{head[:-1]}, "traceEvents": [\n'.encode())
     first = True
-    for text in _events(run, origin_ns, last):
+    for text in _events(run, ranks, origin_ns, last):
         stream.write(text.encode() if first else b",\n" + text.encode())
         first = False
     stream.write(b"\n]}\n")
 
 
-def _events(run: ProfiledRun, origin_ns: int, last: int) -> Iterator[str]:
+def _events(run: ProfiledRun, ranks: list[int], origin_ns: int, last: int) -> Iterator[str]:
     """JSON objects, some of them several joined by commas."""
-    events = run.recording.events
+    events = latest(run.recording.events, last, ranks)
     hosts = {end.rank: end.host for end in run.record.ranks}
-    for rank in run.recording.ranks:
+    for rank in ranks:
         name = f"rank {rank} ({hosts[rank]})" if rank in hosts else f"rank {rank}"
         yield json.dumps({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
         yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-    order = np.argsort(events.start_ns, kind="stable")[-last:]
     if run.edges_ns is not None:
-        yield from _steps(run, origin_ns, int(events.start_ns[order[0]]))
+        yield from _steps(run, min(ranks), origin_ns, int(events.start_ns[0]))
     names = [json.dumps(name) for name in events.operations]
-    for begin in range(0, len(order), CHUNK):
-        chunk = order[begin : begin + CHUNK]
+    for begin in range(0, len(events), CHUNK):
+        chunk = slice(begin, begin + CHUNK)
         columns = (
             events.operation[chunk],
             events.rank[chunk],
@@ -84,8 +94,7 @@ def _events(run: ProfiledRun, origin_ns: int, last: int) -> Iterator[str]:
         )
 
 
-def _steps(run: ProfiledRun, origin_ns: int, from_ns: int) -> Iterator[str]:
-    rank = min(run.recording.ranks)
+def _steps(run: ProfiledRun, rank: int, origin_ns: int, from_ns: int) -> Iterator[str]:
     thread = 2**31 - 1  # no kernel gives this number to a thread
     yield json.dumps({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": "steps"}})
     edges = run.edges_ns.tolist() if run.edges_ns is not None else []

@@ -1,0 +1,96 @@
+"""The index as a table in the terminal and as a CSV file."""
+
+import shlex
+from pathlib import Path
+
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import JustifyMethod
+from rich.table import Table
+
+from hvscale.core.plain_rich import PlainConsole
+from hvscale.core.units import human_bytes, human_number, human_share
+from hvscale.report.csv_file import write_csv
+from hvscale.studies.run_index.entry import RUN, RunEntry
+from hvscale.studies.run_index.index import RunIndex
+
+COLUMNS = ("name", "command", "np", "placement", "state", "images/s", "comm. %", "age", "size")
+LEFT = ("name", "command", "placement", "state")
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+NARROWEST = 16  # characters of a name or a command
+GAP = 3  # characters between columns
+PYTHONS = ("python", "python3")
+
+
+class CsvRow(RunEntry):
+    """An entry with its command as one text."""
+
+    command: str  # type: ignore[assignment]
+
+
+def print_entries(console: PlainConsole, entries: list[RunEntry]) -> None:
+    """Print the table. On a terminal, commands are cut to what its width leaves them."""
+    rows = [cells(entry) for entry in entries]
+    widths = dict(
+        zip(COLUMNS, (max(map(cell_len, column)) for column in zip(COLUMNS, *rows, strict=True)), strict=True)
+    )
+    needed = sum(widths.values()) + GAP * (len(COLUMNS) - 1)
+    if not console.is_terminal:
+        console.width = needed
+    for name in ("command", "name"):  # a long name is folded, because it is needed whole
+        excess = max(0, needed - console.width)
+        narrower = max(widths[name] - excess, min(widths[name], NARROWEST))
+        needed, widths[name] = needed - widths[name] + narrower, narrower
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, width in widths.items():
+        justify: JustifyMethod = "left" if name in LEFT else "right"
+        table.add_column(name, justify=justify, overflow="fold", width=width, no_wrap=name != "name")
+    command = COLUMNS.index("command")
+    for row in rows:
+        if cell_len(row[command]) > widths["command"]:
+            row[command] = set_cell_size(row[command], widths["command"] - 1).rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+        table.add_row(*row)
+    console.print(table)
+
+
+def cells(entry: RunEntry) -> list[str]:
+    """The texts of a row, in the order of COLUMNS."""
+    return [
+        entry.name,
+        short_command(entry),
+        human_np(entry),
+        entry.placement or "-",
+        entry.state,
+        human_number(entry.images_per_second),
+        "-" if entry.communication_share is None else human_share(entry.communication_share),
+        human_age(entry.age_seconds),
+        human_bytes(entry.bytes),
+    ]
+
+
+def short_command(entry: RunEntry) -> str:
+    """The command with programs and scripts by their names, after the kind of a study."""
+    words = entry.command
+    shown = [Path(word).name if number < 2 and not word.startswith("-") else word for number, word in enumerate(words)]
+    text = shlex.join(shown[1:] if shown[1:] and shown[0] in PYTHONS else shown)
+    if entry.kind == RUN:
+        return text or "-"
+    return f"{entry.kind}: {text}" if text else entry.kind
+
+
+def human_np(entry: RunEntry) -> str:
+    if entry.np is None:
+        return "-"
+    return str(entry.np) if entry.np_min == entry.np else f"{entry.np_min}-{entry.np}"
+
+
+def human_age(seconds: float) -> str:
+    """`12 d`, `3 h`, `5 min` or `0 s`: whole units, rounded down."""
+    size, unit = next((one for one in AGES if seconds >= one[0]), AGES[-1])
+    return f"{int(seconds // size)} {unit}"
+
+
+def write_entries(index: RunIndex, path: Path) -> None:
+    """Write the entries to a CSV file. Raises RequestError if it cannot be written."""
+    rows = [CsvRow.model_construct(**{**dict(entry), "command": shlex.join(entry.command)}) for entry in index.entries]
+    write_csv(path, rows, list(CsvRow.model_fields))
