@@ -32,7 +32,7 @@ check: lint ## run the linters and the unit tests, before each commit
 	@.venv/bin/python -m pytest --numprocesses 2 -m "not ranks" --ignore=tests/system --ignore=tests/setup
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
-	@.venv/bin/python -m pytest --numprocesses 2 --durations 30 --durations-min 10
+	@.venv/bin/python -m pytest --numprocesses 3 --durations 30 --durations-min 10
 
 lint: setup-dev ## check style and types
 	@.venv/bin/ruff check

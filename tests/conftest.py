@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Without cached bytecode every rank takes twice as long to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # These files change networks, containers and jobs of the whole machine: one runs at a time.
 EXCLUSIVE_FILES = {
     f"tests/system/test_{name}.py"
@@ -38,8 +42,10 @@ EXCLUSIVE_FILES = {
         "compare_placements",
         "doctor",
         "placements",
+        "record_dir",
         "shared_memory",
         "slurm",
+        "slurm_scale",
         "ssh_hosts",
         "tune_places",
         "written_tables",
@@ -65,15 +71,32 @@ RANKS_FILES = {
 
 
 class ExclusiveFileScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Run each file's tests in one process, and all exclusive files in one process."""
+    """Run each file's tests in one process, and all exclusive files in one process.
+
+    Files start in the order of the items, not by their number of tests.
+    """
+
+    def schedule(self) -> None:
+        self.config.option.loadscopereorder = False
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return "exclusive" if file in EXCLUSIVE_FILES else file
 
 
+def start_order(item: pytest.Item) -> int:
+    """Return the place of a test's group: the longest first, so that no worker idles at the end."""
+    file = item.nodeid.partition("::")[0]
+    if file in EXCLUSIVE_FILES:
+        return 0
+    if file.startswith("tests/system/"):
+        return 1
+    return 2 if item.get_closest_marker("ranks") else 3
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start ranks or compile C with `ranks`."""
+    """Mark tests that start ranks or compile C with `ranks`; put the longest groups first."""
     tests = Path(__file__).parent
     listed = {tests.parent / name for name in EXCLUSIVE_FILES} | {tests / name for name in RANKS_FILES}
     assert not [path for path in listed if not path.exists()], "EXCLUSIVE_FILES or RANKS_FILES name a missing file"
@@ -82,27 +105,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if file in RANKS_FILES or file.startswith(("native/", "setup/", "system/")) or fixtures & RANKS_FIXTURES:
             item.add_marker(pytest.mark.ranks)
+    first: dict[str, int] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        first[file] = min(start_order(item), first.get(file, 3))
+    items.sort(key=lambda item: first[item.nodeid.partition("::")[0]])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long the tests of each folder took, added up over the workers."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    tests: Counter[str] = Counter()
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            folder = str(Path(report.nodeid.partition("::")[0]).parent)
+            seconds[folder] += report.duration
+            tests[folder] += report.when == "call"
+    if len(seconds) > 1:
+        terminalreporter.section("seconds by folder, added up over the workers")
+        for folder, total in sorted(seconds.items(), key=lambda item: -item[1]):
+            terminalreporter.write_line(f"{total:8.1f} s {tests[folder]:5} tests  {folder}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ExclusiveFileScheduling:
     return ExclusiveFileScheduling(config, log)
 
 
+def run_hvscale(
+    folder: Path, *arguments: object, timeout: float = 180, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed command in the folder and return the process."""
+    return subprocess.run(
+        [PROGRAMS / "hvscale", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 @pytest.fixture
 def hvscale(tmp_path: Path) -> Run:
     """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process."""
-
-    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAMS / "hvscale", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200", **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-
-    return run
+    return partial(run_hvscale, tmp_path)
 
 
 @pytest.fixture

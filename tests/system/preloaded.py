@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,14 +27,20 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run `hvscale`. After `timeout` seconds, kill it and raise subprocess.TimeoutExpired."""
     with TemporaryDirectory() as outputs:
-        process = FORK_SERVER.Process(target=_call, args=(arguments, folder, environment, Path(outputs)))
-        process.start()
+        process = start(arguments, folder, environment, Path(outputs))
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             raise subprocess.TimeoutExpired(arguments, timeout)
         texts = [(Path(outputs) / name).read_text() for name in OUTPUTS]
         return subprocess.CompletedProcess(arguments, process.exitcode, *texts)
+
+
+def start(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> BaseProcess:
+    """Start `hvscale`, which writes its output to `stdout` and `stderr` in the folder `outputs`."""
+    process = FORK_SERVER.Process(target=_call, args=(arguments, folder, environment, outputs))
+    process.start()
+    return process
 
 
 def _call(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -266,12 +266,13 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         "SwitchType": "switch/none",
         "MpiDefault": "none",
         "ReturnToService": 2,
+        "SlurmdParameters": "config_overrides",  # believe the CPUs below, which the machine lacks
         "KillWait": 5,
     }
     configuration.write_text(
         "".join(f"{name}={value}\n" for name, value in settings.items())
         + "".join(
-            f"NodeName={node} NodeHostname={here} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2\n" for node in nodes
+            f"NodeName={node} NodeHostname={here} NodeAddr=127.0.0.1 Port={free_port()} CPUs=16\n" for node in nodes
         )
         + "PartitionName=all Nodes=ALL Default=YES State=UP\n"
     )
@@ -310,6 +311,35 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         for process in reversed(daemons):
             process.terminate()
             process.wait(timeout=DAEMON_SECONDS)
+
+
+def kill_slurm_node(node: str, configuration: Path) -> None:
+    """Kill the node's daemon and everything that it started, as a power failure would.
+
+    They share its UTS namespace. Its files stay, because the nodes share one file system.
+    """
+    daemon = ["slurmd", "-D", "-N", node, "-f", str(configuration)]
+    processes = list(psutil.process_iter())
+    (pid,) = (process.pid for process in processes if words_of(process) == daemon)
+    space = uts_namespace(pid)
+    for process in processes:
+        if uts_namespace(process.pid) == space:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def uts_namespace(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}/ns/uts").stat().st_ino
+    except OSError:  # it has ended
+        return None
 
 
 def free_port() -> int:

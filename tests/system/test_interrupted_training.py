@@ -14,7 +14,7 @@ import pytest
 
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
-from tests.system.test_resume import EDSR, kill_after, model, same, steps
+from tests.system.test_resume import EDSR, kill_warm_after, model, same, steps
 
 # On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
 NAN_OUTPUTS = """
@@ -57,6 +57,24 @@ class Net(nn.Module):
 def net(num_classes=5):
     return Net(num_classes)
 """
+# Steps take 50 ms more while there is a file `slow`, so that training does not end before a signal.
+SLOW_STEPS = """
+import os, time
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, classes))
+
+    def forward(self, images):
+        if self.training and os.path.exists("slow"):
+            time.sleep(0.05)
+        return self.layers(images)
+
+def net(num_classes=5):
+    return Net(num_classes)
+"""
 CLASSIFIER = (
     *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
@@ -92,13 +110,20 @@ def run_and_signal(
     return process.returncode, output
 
 
+def slow_training(folder: Path) -> tuple[object, ...]:
+    """Write SLOW_STEPS and `slow` to the folder; return the words of `hvscale train`."""
+    (folder / "slowed.py").write_text(SLOW_STEPS)
+    (folder / "slow").touch()
+    return ("train", "slowed:net", *CLASSIFIER[2:], "--checkpoint-every", 0)
+
+
 def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
-    again = (*EDSR, "--steps", 2000, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
+    again = (*EDSR, "--steps", 10**6, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
     status, output = run_and_signal(tmp_path, again, lambda process: process.send_signal(number))
     assert status == 75, output
     assert output.splitlines()[-1].startswith("hvscale: asked to stop: saved ")
@@ -118,7 +143,7 @@ def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path:
         else:
             os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
 
-    words = (*train, "--steps", 5000, "--checkpoint-dir", "kept", "--resume", "auto")
+    words = (*train, "--steps", 10**6, "--checkpoint-dir", "kept", "--resume", "auto")
     status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
     assert status == 75, output
     assert output.count("asked to stop: saved") >= 1
@@ -151,16 +176,18 @@ def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> No
     assert all(value.equal(four[name]) for name, value in trained.items())
 
 
-def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(hvscale: Run, tmp_path: Path) -> None:
+def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(
+    hvscale: Run, hvscale_warm: Run, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = (*CLASSIFIER, "--steps", 9, "--run", "job")
-    done = hvscale(*train, FIRST="4", LAST="99")
+    done = hvscale_warm(*train, FIRST="4", LAST="99")
     assert done.returncode == 2
     assert "not finite in 3 steps in a row, up to step 7: lower --learning-rate" in done.stderr
     named = Path(done.stderr.split("the last good checkpoint is ")[1].strip())
     assert named.name == "step-000000006.ckpt"
     assert "Traceback" not in done.stderr
-    done = hvscale(*train, "--resume", named, FIRST="99", LAST="99")
+    done = hvscale_warm(*train, "--resume", named, FIRST="99", LAST="99")
     assert done.returncode == 0, done.stderr
     launch = ("launch", "-np", 2, "--env", "FIRST=1", "--env", "LAST=99", "--run", "two", "--")
     done = hvscale(*launch, "hvscale", *CLASSIFIER, "--steps", 9, "--checkpoint-every", 0)
@@ -203,7 +230,7 @@ def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) 
 
 
 def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> None:
-    words = ("hvscale", *EDSR, "--steps", 300, "--stall-timeout", 2)
+    words = ("hvscale", *slow_training(tmp_path), "--steps", 300, "--stall-timeout", 2)
 
     def suspend_and_resume(process: subprocess.Popen[str]) -> None:
         pids = [json.loads(file.read_text())["pid"] for file in (tmp_path / "stopped/ranks").glob("rank-*.json")]
@@ -212,6 +239,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
             for pid in pids:
                 os.kill(pid, number)
             time.sleep(seconds)
+        (tmp_path / "slow").unlink()
 
     status, output = run_and_signal(
         tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), suspend_and_resume
@@ -224,22 +252,22 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
 
 
-def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
+def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
     again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
     generator = random.Random(7)  # noqa: S311
     for kill in range(30):
-        kill_after(tmp_path, 15 * kill + generator.randint(1, 15), *again)
+        kill_warm_after(tmp_path, 15 * kill + generator.randint(1, 15), *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "stopped")
     assert steps(tmp_path / "whole") == steps(tmp_path / "stopped")
 
 
-def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_path: Path) -> None:
+def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale_warm: Run, tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text(LARGE_MODEL)
     train = ("train", "large:net", *CLASSIFIER[2:], "--run", "job", "--resume", "auto", "--steps")
-    assert hvscale(*train, 2).returncode == 0
+    assert hvscale_warm(*train, 2).returncode == 0
     folder = tmp_path / "job/checkpoints"
     with start(tmp_path, *train, 20) as process:
         wait_until(lambda: any(file.name.startswith(".step-000000004") for file in folder.iterdir()))
@@ -248,13 +276,15 @@ def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale: Run, tmp_pat
     assert "step-000000002.ckpt" in left
     assert "step-000000004.ckpt" not in left
     assert len(left) == 2
-    done = hvscale(*train, 6)
+    done = hvscale_warm(*train, 6)
     assert done.returncode == 0, done.stderr
     assert "resuming after step 2" in done.stderr
     assert {file.name for file in folder.iterdir()} == {f"step-{step:09d}.ckpt" for step in (2, 4, 6)}
 
 
-def test_a_full_disk_keeps_existing_checkpoints(hvscale: Run, small_disk: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_full_disk_keeps_existing_checkpoints(
+    hvscale: Run, hvscale_warm: Run, small_disk: Callable[..., Path], tmp_path: Path
+) -> None:
     small = small_disk("500k")
     train = (*EDSR, "--checkpoint-dir", small, "--checkpoint-keep", 100, "--resume", "auto", "--steps", 200)
     done = hvscale(*train)
@@ -264,9 +294,9 @@ def test_a_full_disk_keeps_existing_checkpoints(hvscale: Run, small_disk: Callab
     assert not list(small.glob(".*"))
     newest = max(int(file.stem.split("-")[1]) for file in small.iterdir())
     subprocess.run(["mount", "-o", "remount,size=100m", small], check=True)
-    done = hvscale(*train)
+    done = hvscale_warm(*train)
     assert done.returncode == 0, done.stderr
     assert f"resuming after step {newest}" in done.stderr
-    assert hvscale(*EDSR, "--steps", 200, "--run", "whole").returncode == 0
+    assert hvscale_warm(*EDSR, "--steps", 200, "--run", "whole").returncode == 0
     last = max(tmp_path.glob("runs/*"))
     assert same(tmp_path / "whole", last)

@@ -151,7 +151,7 @@ def test_a_killed_supervisor_ends_the_job(
     signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, which: str
 ) -> None:
     run = tmp_path / "job"
-    rank_processes = [process for process in processes_of(run) if "rank.py" in " ".join(process.cmdline()[:4])]
+    rank_processes = [process for process in processes_of(run) if process.name() == "hvrank"]
     supervisors = [process for process in rank_processes if process.parent() in rank_processes]
     (
         supervisors

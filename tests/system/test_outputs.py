@@ -44,7 +44,7 @@ MPI4PY = (
     "MPI.COMM_WORLD.size",
     "total = numpy.ones(1 << 16, numpy.float32); MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)",
 )
-# For Gloo, and for MPICH, where mpi4py calls MPI 4 functions that hvprof does not record.
+# For Gloo.
 HOROVOD = (
     "import horovod.torch as hvd, torch; hvd.init()",
     "hvd.size()",
@@ -388,7 +388,7 @@ def test_open_mpi_rules_apply_only_to_communicators_of_the_jobs_size(tmp_path: P
 @needs_mpich
 def test_mpich_files_and_command_apply_the_settings(run_anywhere: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(steps_program(*HOROVOD))
+    program.write_text(steps_program(*MPI4PY))
     winner = {"allreduce_algorithm": "tree", "segment_size": "16K", "eager_threshold": "32K", "transport": "ofi"}
     folder = tmp_path / "study"
     study_of_mpich = real_study(run_anywhere, folder, program, "mpich", winner)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,34 @@ def test_a_killed_container_ends_the_job(
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
+def test_the_profiles_of_a_killed_container_are_named_and_the_others_collected(
+    tmp_path: Path, place: list[str], program: Callable[[str], Path]
+) -> None:
+    wait = program(
+        "import mpi4py.MPI as mpi, time\nmpi.COMM_WORLD.Barrier()\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    folder = "/dev/shm"  # noqa: S108 - each container's own
+    options = ["-np", "2", *place, "--record-dir", folder, "--run", "job"]
+    job = subprocess.Popen(
+        [PROGRAMS / "hvscale", "profile", *options, "--", "python", str(wait)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_ranks_to_start(tmp_path)
+    container = run_json(tmp_path / "job")["nodes"][1]["name"]
+    subprocess.run(["docker", "kill", container], check=True, capture_output=True)
+    _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 3, stderr
+    named = f"the profiles of rank 1 stayed on node {container} in {folder}/job-[0-9a-f]+: its container was killed"
+    assert re.search(f"hvscale: warning: {named}", stderr), stderr
+    assert [path.name for path in (tmp_path / "job/hvprof").iterdir()] == ["rank-00000.hvp"]
+
+
 @contextmanager
 def docker_that_stops_the_daemon(address: str, folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
     """Yield a PATH whose `docker` stops the daemon before `docker exec`, and a file it then
@@ -490,7 +519,7 @@ def test_losing_the_daemon_while_ranks_run_fails_the_run(
         relay.kill()
         _, stderr = launcher.communicate(timeout=120)
     assert launcher.returncode == 3, stderr
-    assert re.search("hvscale: rank 0 on .* is lost: the Docker daemon no longer answers", stderr), stderr
+    assert re.search("hvscale: ranks 0-1 on .* are lost: the Docker daemon no longer answers", stderr), stderr
     assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["exit_status"]) == ("failed", 3)
@@ -551,9 +580,11 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
 def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 15
     script = f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
-    for mpi in FLAVOURS:
-        done = hvscale("launch", "-np", 2, "--mpi", mpi, "--start-timeout", limit, "--", "python", program(script))
-        assert done.returncode == 0, done.stderr
+    launch = ("launch", "-np", 2, "--start-timeout", limit)
+    command = ("python", program(script))
+    with ThreadPoolExecutor() as pool:  # the ranks sleep most of the time
+        for done in pool.map(lambda mpi: hvscale(*launch, "--mpi", mpi, "--run", mpi, "--", *command), FLAVOURS):
+            assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """`hvscale predict` on a recorded and replayed job."""
 
 import json
-import os
-import subprocess
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.model.samples import run_samples
 from hvscale.profiling.analyze.steps import read_step_log
-from tests.conftest import PROGRAMS, Run
+from tests.conftest import Run, run_hvscale
 
 PROGRAM = """
 import time, torch, horovod.torch as hvd
@@ -28,6 +26,7 @@ for step in range(16):
     optimizer.step()
 """
 GRADIENT_BYTES = 4 * 100 * 100 * 4
+ALL_REDUCES = "from mpi4py import MPI\nfor step in range(16): MPI.COMM_WORLD.allreduce(step)"
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ("--gradients", "-np", "2", "--run", "job", "--", "python", "program.py"),
         ("-np", "3", "--run", "replay", "--", "hvscale", "replay", "job"),
     ):
-        done = subprocess.run(
-            [PROGRAMS / "hvscale", "profile", *words],
-            cwd=folder,
-            env={**os.environ, "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
+        done = run_hvscale(folder, "profile", *words)
         assert done.returncode == 0, done.stderr
     return [folder / "job", folder / "replay"]
 
@@ -170,15 +162,12 @@ def test_a_wrong_request_is_one_line(hvscale: Run, runs: list[Path], words: list
     assert problem in line
 
 
-def test_a_job_without_gradients_or_messages_is_refused(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
-) -> None:
-    assert hvscale("profile", "-np", 2, "--run", "plain", "--", "python", program(PROGRAM)).returncode == 0
+def test_a_job_without_gradients_or_messages_is_refused(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    assert hvscale("profile", "-np", 2, "--run", "plain", "--", "python", "-c", ALL_REDUCES).returncode == 0
     done = hvscale("predict", "plain", "--np", "8")
     assert done.returncode == 2
     assert "hvscale profile --gradients" in done.stderr
-    words = ("profile", "--gradients", "-np", 2, "--run", "silent", "--", "python", program(PROGRAM))
-    assert hvscale(*words).returncode == 0
+    shutil.copytree(runs[0], tmp_path / "silent")
     for profile in (tmp_path / "silent/hvprof").glob("rank-*.hvp"):
         profile.unlink()
     done = hvscale("predict", "silent", "--np", "8")

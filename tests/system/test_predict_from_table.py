@@ -3,26 +3,30 @@
 import json
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hvscale.prediction.document import PredictionDocument
-from tests.conftest import Run
+from tests.conftest import Run, run_hvscale
 from tests.system.test_predict import GRADIENT_BYTES, PROGRAM
 
 SIZES = ("--sizes", "8,4K,64K,256K", "--iterations", "5", "--warmup", "1")
 
 
-@pytest.fixture
-def record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    """Record the job on two ranks of a flavour."""
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Record the job on two ranks of a flavour, once for all tests."""
 
+    @cache
     def record_job(flavour: str) -> Path:
-        words = ("--gradients", "-np", 2, "--mpi", flavour, "--run", "job", "--", "python", program(PROGRAM))
-        done = hvscale("profile", *words)
+        folder = tmp_path_factory.mktemp(flavour)
+        (folder / "program.py").write_text(PROGRAM)
+        words = ("--gradients", "-np", 2, "--mpi", flavour, "--run", "job", "--", "python", "program.py")
+        done = run_hvscale(folder, "profile", *words)
         assert done.returncode == 0, done.stderr
-        return tmp_path / "job"
+        return folder / "job"
 
     return record_job
 

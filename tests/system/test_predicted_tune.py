@@ -2,30 +2,29 @@
 
 import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, run_hvscale
 from tests.system.test_replay import PROGRAM
 
 WARM_UP = 3
 
 
-@pytest.fixture
-def recorded(hvscale: Run, program: Callable[[str], Path]) -> str:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without messages: only its gradients."""
-    done = hvscale(
-        *("profile", "--gradients", "-np", 2, "--mpi", "gloo", "--run", "recorded", "--"),
-        *("python", program(PROGRAM)),
-    )
+    folder = tmp_path_factory.mktemp("recording")
+    (folder / "program.py").write_text(PROGRAM)
+    options = ("--gradients", "-np", 2, "--mpi", "gloo", "--run", "recorded")
+    done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
-    return "recorded"
+    return folder / "recorded"
 
 
-def test_candidates_are_proven_by_replay(hvscale: Run, recorded: str, tmp_path: Path) -> None:
+def test_candidates_are_proven_by_replay(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
     for name, settings in {"default": (), "ring": ("--set", "allreduce_algorithm=ring")}.items():
         done = hvscale("profile", "-np", 2, *settings, "--run", name, "--", "hvscale", "replay", recorded)
         assert done.returncode == 0, done.stderr
@@ -60,7 +59,7 @@ def test_candidates_are_proven_by_replay(hvscale: Run, recorded: str, tmp_path: 
     assert len(list((tmp_path / "tuned").glob("*-repeat-*"))) == 2 * len(document["rows"])
 
 
-def test_without_measured_runs_the_command_that_measures_is_printed(hvscale: Run, recorded: str) -> None:
+def test_without_measured_runs_the_command_that_measures_is_printed(hvscale: Run, recorded: Path) -> None:
     done = hvscale("tune", "--predict-np", 512, "-np", 4, recorded)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -82,13 +81,13 @@ def test_invalid_options_are_refused_in_one_line(hvscale: Run, arguments: tuple[
     refused(hvscale, *arguments, "missing", words=words)
 
 
-def test_numbers_that_allow_no_proof_are_refused(hvscale: Run, recorded: str) -> None:
+def test_numbers_that_allow_no_proof_are_refused(hvscale: Run, recorded: Path) -> None:
     refused(hvscale, "--predict-np", "1", recorded, words="a single rank sends no messages")
     refused(hvscale, "--predict-np", "8", "-np", "1", recorded, words="replay on -np 2 or more")
     refused(hvscale, "--predict-np", "8", "--pairs", "1", recorded, words="at least 2 replays")
 
 
-def refused(hvscale: Run, *arguments: str, words: str) -> None:
+def refused(hvscale: Run, *arguments: object, words: str) -> None:
     done = hvscale("tune", *arguments)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

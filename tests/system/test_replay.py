@@ -1,6 +1,7 @@
 """`hvscale replay` of recorded jobs: its messages, and its use with other commands."""
 
 import json
+import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
-from tests.conftest import PROGRAMS, Run, run_json
+from tests.conftest import PROGRAMS, Run, run_hvscale, run_json
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -52,16 +53,25 @@ library_algorithm = "ring"
 MARKED = PROGRAM.replace("import torch,", "from hvscale import profiling\nimport torch,").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
 )
+ALL_REDUCES = "from mpi4py import MPI\nfor step in range(12): MPI.COMM_WORLD.allreduce(step)"
 LABEL = "fused messages only, fixed pattern"
 
 
-@pytest.fixture
-def recorded(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A recording of 12 steps, of two tensors each, without fusion."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of 12 steps, of two tensors each, without fusion. Tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("recording")
+    (folder / "program.py").write_text(PROGRAM)
     options = ("--gradients", "-np", 2, "--set", "fusion_threshold=0", "--run", "recorded")
-    done = hvscale("profile", *options, "--", "python", program(PROGRAM))
+    done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
-    return tmp_path / "recorded"
+    return folder / "recorded"
+
+
+@pytest.fixture
+def own_recording(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of the recording that the test may change."""
+    return Path(shutil.copytree(recorded, tmp_path / "recorded"))
 
 
 def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
@@ -163,8 +173,8 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
         assert LABEL in profiled.stderr
 
 
-def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run, program: Callable[[str], Path]) -> None:
-    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(PROGRAM))
+def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run) -> None:
+    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", "-c", ALL_REDUCES)
     assert done.returncode == 0, done.stderr
     for command in (["replay", "messages"], ["trace", "messages", "--chakra", "trace"]):
         refused = hvscale(*command)
@@ -281,18 +291,18 @@ def change(recorded: Path, kind: bytes, **fields: object) -> None:
         path.write_bytes(changed)
 
 
-def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run, recorded: Path) -> None:
-    change(recorded, b"HEAD", horovod="0.19.1")
-    done = hvscale("replay", recorded)
+def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run, own_recording: Path) -> None:
+    change(own_recording, b"HEAD", horovod="0.19.1")
+    done = hvscale("replay", own_recording)
     assert done.returncode == 0, done.stderr
     assert "hvscale: warning: recorded with Horovod 0.19.1, replayed with 0.28.1: " in done.stdout
     assert done.stdout.count("recorded with Horovod") == 1
 
 
-def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, recorded: Path) -> None:
-    path = recorded / "hvprof/gradients-00001.hvg"
+def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, own_recording: Path) -> None:
+    path = own_recording / "hvprof/gradients-00001.hvg"
     path.write_bytes(path.read_bytes()[:-250])  # in the middle of a step
-    done = hvscale("replay", recorded, "--json")
+    done = hvscale("replay", own_recording, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     steps = document["replayed"]["count"] + 1
@@ -302,9 +312,9 @@ def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, rec
     assert document["recorded"]["messages"] == 2
 
 
-def test_a_type_that_pytorch_lacks_is_a_one_line_error(hvscale: Run, recorded: Path) -> None:
-    change(recorded, b"TNSR", dtype="float12")
-    done = hvscale("replay", recorded)
+def test_a_type_that_pytorch_lacks_is_a_one_line_error(hvscale: Run, own_recording: Path) -> None:
+    change(own_recording, b"TNSR", dtype="float12")
+    done = hvscale("replay", own_recording)
     assert done.returncode == 2
     assert "has type float12, which PyTorch 2." in done.stderr
     assert done.stderr.count("\n") == 1
@@ -321,10 +331,10 @@ def test_a_recording_without_whole_steps_is_a_one_line_error(
     assert done.stderr.count("\n") == 1
 
 
-def test_messages_are_unknown_without_a_profile(hvscale: Run, recorded: Path) -> None:
-    for path in (recorded / "hvprof").glob("rank-*"):
+def test_messages_are_unknown_without_a_profile(hvscale: Run, own_recording: Path) -> None:
+    for path in (own_recording / "hvprof").glob("rank-*"):
         path.unlink()
-    done = hvscale("replay", recorded, "--json")
+    done = hvscale("replay", own_recording, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["recorded"]["messages"], document["replayed"]["messages"], document["sizes"]) == (None, 2, [])

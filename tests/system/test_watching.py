@@ -28,6 +28,7 @@ EDSR = ("train", "edsr-baseline", *TINY)
 TRAIN = (*EDSR, "--run", "job")
 SHORT = (*TRAIN, "--steps", "4")
 LONG = (*TRAIN, "--steps", "1000000")
+SHORT_WAIT = {"WANDB_INIT_TIMEOUT": "3"}
 KEY = {"WANDB_API_KEY": "0123456789" * 4}
 STEP_VALUES = {"loss", "learning_rate", "images_per_second", "seconds", "data_wait_seconds"}
 
@@ -168,14 +169,14 @@ def test_a_resumed_run_logs_each_step_once(hvscale_warm: Run, tmp_path: Path) ->
 def test_wandb_logs_offline_without_a_server(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY)
+    done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=f"http://127.0.0.1:{port}", **KEY, **SHORT_WAIT)
     check_logged_offline(done, tmp_path / "job")
 
 
 def test_wandb_logs_offline_if_the_server_never_answers(hvscale_warm: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY)
+        done = hvscale_warm(*SHORT, "--wandb", "online", WANDB_BASE_URL=address, **KEY, **SHORT_WAIT)
     check_logged_offline(done, tmp_path / "job")
 
 

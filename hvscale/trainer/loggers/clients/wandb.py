@@ -19,7 +19,7 @@ from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, FinalResult,
 
 FOLDER = "wandb"  # in the run folder; the client chooses this name
 PROJECT = "hvscale"
-CONNECT_SECONDS = 30.0
+CONNECT_SECONDS = "30"
 
 
 @LOGGERS.registering("wandb")
@@ -35,6 +35,7 @@ class Wandb:
         self.run_folder = logged.run
         os.environ.setdefault("WANDB_DATA_DIR", str(logged.path / FOLDER))
         os.environ.setdefault("WANDB_CACHE_DIR", str(logged.path))  # the client appends its folder name
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", CONNECT_SECONDS)
         mode = logged.config.wandb
         try:
             self.run = start(logged, mode)
@@ -81,7 +82,6 @@ def start(logged: LoggedRun, mode: str) -> Any:
         settings=wandb.Settings(
             silent=True,
             console="off",
-            init_timeout=CONNECT_SECONDS,
             finish_timeout=FINISH_SECONDS - 10,  # leaves time to report a timeout
             finish_timeout_raises=True,
         ),

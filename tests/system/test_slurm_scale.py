@@ -1,0 +1,132 @@
+"""Slurm jobs with many tasks, arrays of jobs, and a node that fails, on a cluster of four nodes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvscale.core.errors import RequestError
+from hvscale.profiling.read.profile_file import ProfileFile
+from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.system import services
+
+NODES = ["n1", "n2", "n3", "n4"]
+ALLREDUCES = Path(__file__).parents[2] / "benchmarks" / "allreduces.c"
+BYTES = 8  # of each all-reduce
+CALLS = 20
+FOREVER = 10**9
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cluster of this file's own: a test kills one of its nodes."""
+    if reason := services.why_no_slurm():
+        pytest.skip(reason)
+    with services.slurm_cluster(tmp_path_factory.mktemp("slurm")) as configuration:
+        yield configuration
+
+
+@pytest.fixture(autouse=True)
+def cluster(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm))
+
+
+@pytest.fixture(scope="module")
+def allreduces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("program") / "allreduces"
+    subprocess.run([Path(sys.executable).parent / "mpicc", "-O2", "-o", program, ALLREDUCES], check=True)
+    return program
+
+
+def profile_in_allocation(np: int, folder: Path, *command: object) -> "subprocess.Popen[str]":
+    options = ("profile", "-np", np, "--placement", "slurm", "--run", "job", "--json")
+    words = [
+        "salloc",
+        "--quiet",
+        "--nodes=4",
+        f"--ntasks-per-node={np // 4}",
+        PROGRAMS / "hvscale",
+        *options,
+        "--",
+        *command,
+    ]
+    return subprocess.Popen(
+        [str(word) for word in words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_64_tasks_are_recorded_on_four_nodes(allreduces: Path, tmp_path: Path) -> None:
+    stdout, stderr = (job := profile_in_allocation(64, tmp_path, allreduces, CALLS)).communicate(timeout=180)
+    assert job.returncode == 0, stderr
+    (row,) = (row for row in json.loads(stdout)["rows"] if row["operation"] == "allreduce")
+    assert (row["calls"], row["bytes"]) == (64 * CALLS, 64 * CALLS * BYTES)
+    record = run_json(tmp_path / "job")
+    nodes = {node["name"]: node["ranks"] for node in record["nodes"]}
+    assert nodes == {name: list(range(16 * number, 16 * (number + 1))) for number, name in enumerate(NODES)}
+    for path in (tmp_path / "job/hvprof").glob("*.hvp"):
+        header = ProfileFile(path).header
+        assert header.host == NODES[header.rank // 16]
+
+
+def test_each_task_of_an_array_has_its_own_run(hvscale: Run, tmp_path: Path) -> None:
+    command = ("--", "sh", "-c", "echo task $SLURM_ARRAY_TASK_ID")
+    options = ("-np", 2, "--mpi", "gloo", "--sbatch-option=--array=3,7", "--run", "my runs")
+    submitted = hvscale("launch", *options, "--submit", *command)
+    assert (submitted.returncode, submitted.stderr.count("\n")) == (2, 1), submitted.stderr
+    assert "write its job script with --sbatch FILE" in submitted.stderr
+    written = hvscale("launch", *options, "--sbatch", "job.sh", *command)
+    assert written.returncode == 0, written.stderr
+    assert f"{tmp_path}/my runs/task-ID" in written.stdout
+    done = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for task in (3, 7):
+        run = tmp_path / "my runs" / f"task-{task}"
+        assert run_json(run)["state"] == "finished"
+        assert {log.read_text() for log in run.glob("logs/rank-*.log")} == {f"task {task}\n"}
+        assert "run folder" in (tmp_path / f"my runs/logs/slurm-{task}.log").read_text()
+    listed = json.loads(hvscale("runs", "my runs", "--json").stdout)["entries"]
+    assert {entry["name"]: entry["placement"] for entry in listed} == {"task-3": "slurm", "task-7": "slurm"}
+    again = hvscale("launch", *options, "--sbatch", "job.sh", *command)
+    assert again.returncode == 2
+    assert "holds runs already" in again.stderr
+
+
+def calls_recorded(path: Path) -> int:
+    try:
+        return sum(ProfileFile(path).counters["calls"].tolist())
+    except RequestError:  # its rank is creating it
+        return 0
+
+
+def left_behind(hvscale: Run) -> set[str]:
+    return {leftover["name"] for leftover in json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)["leftovers"]}
+
+
+def test_what_was_recorded_before_a_node_failed_can_be_read(
+    hvscale: Run, allreduces: Path, slurm: Path, tmp_path: Path
+) -> None:
+    """The last test of this file: the node does not come back."""
+    before = left_behind(hvscale)
+    job = profile_in_allocation(16, tmp_path, allreduces, FOREVER)
+    files = [tmp_path / f"job/hvprof/rank-{rank:05d}.hvp" for rank in range(16)]
+    try:
+        wait_until(lambda: job.poll() is not None or all(calls_recorded(file) > 10 for file in files))
+        services.kill_slurm_node("n3", slurm)
+    finally:
+        _, stderr = job.communicate(timeout=180)
+    assert job.returncode == 3, stderr
+    own = [line for line in stderr.splitlines() if line.startswith("hvscale: ") and "warning" not in line]
+    assert len(own) == 1, stderr
+    assert own[0].startswith("hvscale: ranks 8-11 on n3 are lost: Slurm can start nothing there (")
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, 8)
+    read = hvscale("breakdown", "job", "--json")
+    assert read.returncode == 0, read.stderr
+    calls = {row["rank"]: row["calls"] for row in json.loads(read.stdout)["rank_rows"]}
+    assert calls.keys() == set(range(16))
+    assert min(calls.values()) > 10
+    wait_until(lambda: processes_below(tmp_path) == [])
+    assert left_behind(hvscale) - before == set()
