@@ -9,6 +9,7 @@ Three intervals, and when each is used:
   steps.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
-from scipy import special
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000  # keeps the Monte Carlo error of a 95 % limit below 1 % of the interval's width
@@ -79,7 +79,23 @@ def t_quantile(degrees_of_freedom: float, confidence: float) -> float:
     """Of Student's t, two-sided. By scipy.special, because scipy.stats takes two seconds to
     import.
     """
+    from scipy import special  # imported here: commands without intervals start sooner
+
     return float(special.stdtrit(degrees_of_freedom, (1 + confidence) / 2))
+
+
+def poisson_tail(times: int, expected: float) -> float:
+    """P(X >= times) of a Poisson distribution with a mean of `expected`, below `times`.
+
+    Summed here, because scipy.special takes longer to import than most breakdowns.
+    """
+    term = math.exp(times * math.log(expected) - expected - math.lgamma(times + 1)) if expected else float(not times)
+    total = 0.0
+    while term > total * 1e-16:
+        total += term
+        times += 1
+        term *= expected / times
+    return total
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

@@ -14,6 +14,7 @@ from hvscale.core.statistics import (
     estimate,
     overhead,
     percentile_interval,
+    poisson_tail,
     resampled_means,
     resampled_medians,
     student,
@@ -177,3 +178,9 @@ def test_overhead_uses_only_rounds_that_both_have() -> None:
     one = overhead({1: 3.0, 2: 100.0}, {1: 2.0, 3: 1.0})
     assert one is not None
     assert (one.percent, one.percent_low, one.percent_high) == (50, None, None)
+
+
+@given(st.floats(0, 1e4), st.integers(0, 200))
+def test_the_tail_of_a_poisson_distribution(expected: float, above: int) -> None:
+    times = math.floor(expected) + above
+    assert poisson_tail(times, expected) == pytest.approx(stats.poisson.sf(times - 1, expected), rel=1e-9, abs=1e-280)

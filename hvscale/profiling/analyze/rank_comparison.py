@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from scipy import special
 
-from hvscale.core.statistics import OUTLIER_SCORE, modified_z_scores
+from hvscale.core.statistics import OUTLIER_SCORE, modified_z_scores, poisson_tail
 from hvscale.core.units import human_seconds
 from hvscale.profiling.analyze.breakdown import RankRow
 from hvscale.profiling.analyze.ranks_and_nodes import (
@@ -197,7 +196,7 @@ class RankComparison:
         times, expected = sum(row.times_last or 0 for row in rows), sum(row.expected_times_last or 0 for row in rows)
         if times <= expected:
             return False
-        return float(special.gammainc(times, expected)) * len(self.rows) < CHANCE  # P(X >= times)
+        return poisson_tail(times, expected) * len(self.rows) < CHANCE
 
     def typical_rank(self) -> int:
         """The rank whose figures are nearest to the medians."""
