@@ -35,22 +35,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Without cached bytecode every rank takes twice as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# These files change networks, containers and jobs of the whole machine: one runs at a time.
-EXCLUSIVE_FILES = {
-    f"tests/system/test_{name}.py"
-    for name in (
-        "compare_placements",
-        "doctor",
-        "placements",
-        "record_dir",
-        "shared_memory",
-        "slurm",
-        "slurm_scale",
-        "ssh_hosts",
-        "tune_places",
-        "written_tables",
-    )
-}
+# Services that a machine has once: one worker runs all tests of each, so that it starts once. The
+# name of such a test, its file or parameters contains the service: the scheduler knows only names.
+SERVICES = {"docker": "docker_host", "slurm": "slurm"}
 
 # Tests outside tests/system that start ranks or compile C: `make check` skips them.
 RANKS_FIXTURES = {"any_mpi", "mpi_abi", "mpi_with_large_counts", "mpich", "open_mpi", "two_ranks"}
@@ -70,10 +57,10 @@ RANKS_FILES = {
 }
 
 
-class ExclusiveFileScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Run each file's tests in one process, and all exclusive files in one process.
+class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Run each file's tests in one process, and all tests of a service in one process.
 
-    Files start in the order of the items, not by their number of tests.
+    Groups start in the order of the items, not by their number of tests.
     """
 
     def schedule(self) -> None:
@@ -81,16 +68,31 @@ class ExclusiveFileScheduling(LoadFileScheduling):  # type: ignore[misc]
         super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "exclusive" if file in EXCLUSIVE_FILES else file
+        return group(nodeid)
+
+
+def group(nodeid: str) -> str:
+    """Return the service that a system test names, otherwise its file."""
+    named = [service for service in SERVICES if service in nodeid and nodeid.startswith("tests/system/")]
+    return named[0] if named else nodeid.partition("::")[0]
+
+
+def check_group(item: pytest.Item) -> None:
+    """Raise UsageError if the test uses a service and does not name it."""
+    # `place` and `placement` start a service for some of their parameters, such as docker:rank.
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    places = [str(parameters.get(name)) for name in ("place", "placement")]
+    for service, fixture in SERVICES.items():
+        used = fixture in getattr(item, "fixturenames", ()) or any(place.startswith(f"{service}:") for place in places)
+        if used and group(item.nodeid) != service:
+            raise pytest.UsageError(f"{item.nodeid} uses {fixture}: put {service} in its name")
 
 
 def start_order(item: pytest.Item) -> int:
     """Return the place of a test's group: the longest first, so that no worker idles at the end."""
-    file = item.nodeid.partition("::")[0]
-    if file in EXCLUSIVE_FILES:
+    if group(item.nodeid) in SERVICES:
         return 0
-    if file.startswith("tests/system/"):
+    if item.nodeid.startswith("tests/system/"):
         return 1
     return 2 if item.get_closest_marker("ranks") else 3
 
@@ -98,18 +100,18 @@ def start_order(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that start ranks or compile C with `ranks`; put the longest groups first."""
     tests = Path(__file__).parent
-    listed = {tests.parent / name for name in EXCLUSIVE_FILES} | {tests / name for name in RANKS_FILES}
-    assert not [path for path in listed if not path.exists()], "EXCLUSIVE_FILES or RANKS_FILES name a missing file"
+    missing = [name for name in sorted(RANKS_FILES) if not (tests / name).exists()]
+    assert not missing, f"RANKS_FILES names a missing file: {missing}"
     for item in items:
+        check_group(item)
         file = item.path.relative_to(tests).as_posix()
         fixtures = set(getattr(item, "fixturenames", ()))
         if file in RANKS_FILES or file.startswith(("native/", "setup/", "system/")) or fixtures & RANKS_FIXTURES:
             item.add_marker(pytest.mark.ranks)
     first: dict[str, int] = {}
     for item in items:
-        file = item.nodeid.partition("::")[0]
-        first[file] = min(start_order(item), first.get(file, 3))
-    items.sort(key=lambda item: first[item.nodeid.partition("::")[0]])
+        first[group(item.nodeid)] = min(start_order(item), first.get(group(item.nodeid), 3))
+    items.sort(key=lambda item: first[group(item.nodeid)])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -127,8 +129,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{total:8.1f} s {tests[folder]:5} tests  {folder}")
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ExclusiveFileScheduling:
-    return ExclusiveFileScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 def run_hvscale(

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,26 @@ def hvscale_warm(tmp_path: Path) -> Run:
 def namespaces() -> None:
     if reason := services.why_no_namespaces():
         pytest.skip(reason)
+
+
+@pytest.fixture
+def cleanup_alone() -> Iterator[None]:
+    """No other test leaves, removes or counts what killed runs leave."""
+    with services.cleanup_lock(exclusive=True):
+        yield
+
+
+@pytest.fixture
+def machine_unchanged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Check that the test's runs leave no process, container, network, namespace or interface."""
+    alone = "cleanup_alone" in request.fixturenames
+    if alone:
+        request.getfixturevalue("cleanup_alone")  # it holds the lock before the first look
+    with nullcontext() if alone else services.cleanup_lock(exclusive=False):
+        address = os.environ.get("DOCKER_HOST")
+        before = services.machine_state(address, tmp_path)
+        yield
+        assert services.machine_state(address, tmp_path) == before
 
 
 @pytest.fixture(scope="session")

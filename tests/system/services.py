@@ -1,5 +1,6 @@
 """Docker, ssh and Slurm services for the placement tests, and the state that runs must restore."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvscale.launch.cleanup.ownership import RunLabel
+from hvscale.launch.cleanup.ownership import PREFIX, RUN, RunLabel, machine_lock
 from hvscale.launch.placements import netns
 from tests.conftest import PROGRAMS, wait_until
 
@@ -42,6 +43,8 @@ async def serve():
 asyncio.run(serve())
 """
 ADMIN_PATH = "/usr/sbin:/sbin"
+DOCKER_INTERFACES = ("br-", "docker", "veth", "vx-")
+CLEANUP_LOCK = Path("/run/lock/hvscale-tests-cleanup.lock")
 
 
 def why_no_namespaces() -> str | None:
@@ -51,10 +54,21 @@ def why_no_namespaces() -> str | None:
     if not (shutil.which("ip") and shutil.which("tc")):
         return "not installed: ip and tc (package iproute2)"
     name = f"hvtest-{os.getpid()}"
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
-        return "this machine cannot make a network namespace"
-    subprocess.run(["ip", "netns", "del", name], check=True)
+    with machine_lock(netns.LOCK):  # no other test sees it
+        if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+            return "this machine cannot make a network namespace"
+        subprocess.run(["ip", "netns", "del", name], check=True)
     return None
+
+
+@contextmanager
+def cleanup_lock(exclusive: bool) -> Iterator[None]:
+    """Hold the lock between tests that leave something for `hvscale cleanup` and all others that
+    look at the whole machine; it is shared between the latter.
+    """
+    with CLEANUP_LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
 
 
 def running_daemon() -> str | None:
@@ -349,24 +363,42 @@ def free_port() -> int:
 
 
 def machine_state(address: str | None, runs: Path) -> dict[str, list[str]]:
-    """Return the processes of runs below `runs`, and all namespaces, containers and networks.
+    """Return the processes of runs below `runs`, and all namespaces, interfaces, containers and
+    networks except those labelled as a run elsewhere.
 
-    Networks include those of other users, because a run's network may lose its name.
+    What lost its label counts. Docker's interfaces count if `address` names its daemon.
     """
-    folders = Path("/etc/netns")
     found = {
-        "processes": [str(process.pid) for process in psutil.process_iter() if run_of(process).startswith(str(runs))],
-        "configured namespaces": sorted(path.name for path in folders.iterdir()) if folders.is_dir() else [],
+        "processes": [str(process.pid) for process in psutil.process_iter() if run_of(process).startswith(str(runs))]
     }
     if shutil.which("ip"):
-        found["namespaces"] = [entry["name"] for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")]
-        found["interfaces"] = sorted(entry["ifname"] for entry in json.loads(output("ip", "-json", "link")))
+        found |= network_state(runs, docker=address is not None)
     if address:
         docker = ("docker", "--host", address)
         found["containers"] = sorted(output(*docker, "ps", "--all", "--format", "{{.Names}}").split())
         found["networks"] = sorted(output(*docker, "network", "ls", "--format", "{{.Name}}").split())
         found["swarm"] = output(*docker, "info", "--format", "{{.Swarm.LocalNodeState}}").split()
     return found
+
+
+def network_state(runs: Path, docker: bool) -> dict[str, list[str]]:
+    """Return the namespaces, their configurations and the interfaces, as `machine_state` does."""
+    # Runs create namespaces under this lock, and remove the label after everything else.
+    with machine_lock(netns.LOCK):
+        labels = {name: alias for name, alias in netns.uplinks().items() if f" {RUN}=" in alias}
+        elsewhere = {name for name, alias in labels.items() if f"{runs}/" not in alias}
+        spaces, links = netns.namespaces(), json.loads(output("ip", "-json", "link"))
+        folders = [path.name for path in netns.CONFIGURATIONS.iterdir()] if netns.CONFIGURATIONS.is_dir() else []
+
+    def counts(space: str) -> bool:
+        return not (space.startswith(f"{PREFIX}-") and netns.uplink_name(space) in elsewhere)
+
+    interfaces = {link["ifname"] for link in links} - elsewhere
+    return {
+        "configured namespaces": sorted(filter(counts, folders)),
+        "namespaces": sorted(filter(counts, spaces)),
+        "interfaces": sorted(name for name in interfaces if docker or not name.startswith(DOCKER_INTERFACES)),
+    }
 
 
 def output(*words: str) -> str:

@@ -91,11 +91,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 @pytest.fixture
-def nothing_left(place: list[str], tmp_path: Path) -> Iterator[None]:
-    address = os.environ.get("DOCKER_HOST")
-    before = machine_state(address, tmp_path)
-    yield
-    assert machine_state(address, tmp_path) == before
+def nothing_left(place: list[str], machine_unchanged: None) -> None:
+    """Check that a test in a placement leaves the machine unchanged."""
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -301,7 +298,7 @@ def test_a_signal_before_the_ranks_start_removes_all_resources(tmp_path: Path, p
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank", "docker:node on an overlay", "netns"], indirect=True)
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_cleanup_removes_the_resources_of_a_killed_launcher(
@@ -325,7 +322,7 @@ def test_cleanup_removes_the_resources_of_a_killed_launcher(
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["docker:node on an overlay"], indirect=True)
 def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
     """The run that created the swarm is killed.
@@ -358,7 +355,7 @@ def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, 
     assert user.wait(timeout=120) == 0
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["netns"], indirect=True)
 def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, place: list[str]) -> None:
     # Each rank waits until the file `go` exists.
@@ -461,7 +458,7 @@ def docker_that_stops_the_daemon(address: str, folder: Path) -> Iterator[tuple[d
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 @pytest.mark.parametrize("number", [None, signal.SIGINT])
 def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
@@ -492,7 +489,7 @@ def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
     assert len(lines) == 3, f"two containers and a network, not {removed.stdout}"
 
 
-def test_a_hung_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_hung_docker_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -507,7 +504,7 @@ def test_a_hung_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_p
     assert f"the Docker daemon at {docker_host} has not answered within 1 s" in line
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 def test_losing_the_daemon_while_ranks_run_fails_the_run(
     hvscale: Run, tmp_path: Path, place: list[str], monkeypatch: pytest.MonkeyPatch
@@ -526,7 +523,7 @@ def test_losing_the_daemon_while_ranks_run_fails_the_run(
     assert hvscale("cleanup").returncode == 0
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("cleanup_alone", "nothing_left")
 @pytest.mark.parametrize("place", ["docker:rank"], indirect=True)
 def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_exit(
     hvscale: Run, tmp_path: Path, place: list[str]
@@ -618,13 +615,13 @@ def error_line(hvscale: Run, *arguments: object, **environment: str) -> str:
     return line
 
 
-def test_a_missing_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_missing_docker_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     line = error_line(hvscale, "--placement", "docker:rank", "--run", "job", DOCKER_HOST=f"unix://{tmp_path}/nobody")
     assert f"the Docker daemon does not answer at unix://{tmp_path}/nobody: start it" in line
     assert not (tmp_path / "job").exists()
 
 
-def test_a_missing_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_missing_docker_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     other = error_line(hvscale, "--placement", "docker:node", "--image", "nobody/has:this", DOCKER_HOST=docker_host)
     assert "Docker has no image nobody/has:this" in other
     docker = ["docker", "--host", docker_host]
@@ -638,6 +635,7 @@ def test_a_missing_image_is_a_one_line_error(hvscale: Run, docker_host: str, tmp
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.usefixtures("cleanup_alone")
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
 def test_an_existing_network_is_a_one_line_error_and_is_kept(hvscale: Run, tmp_path: Path, place: list[str]) -> None:
     label = RunLabel.of(tmp_path / "job")
@@ -674,7 +672,8 @@ def stable_state(read_state: Callable[[], dict[str, list[str]]]) -> dict[str, li
     return states[-1]
 
 
-def test_an_existing_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cleanup_alone")
+def test_an_existing_docker_swarm_is_kept(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
     docker = ["docker", "--host", docker_host]
     subprocess.run([*docker, "swarm", "init", "--advertise-addr", "127.0.0.1"], check=True, capture_output=True)
     try:

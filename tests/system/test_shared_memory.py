@@ -86,6 +86,7 @@ def test_an_interrupted_run_leaves_no_shared_memory(
     assert [path for path in mapped if path.exists()] == []
 
 
+@pytest.mark.usefixtures("cleanup_alone")
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     """A job of another test that ends meanwhile may remove them first: then try again."""
