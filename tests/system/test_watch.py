@@ -22,7 +22,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Request
 
-from tests.conftest import PROGRAMS, Run, processes_below, wait_until
+from tests.conftest import PROGRAMS, Run, processes_below, run_hvscale, wait_until
 
 STEADY = Path(__file__).parent.parent / "profiling" / "programs" / "steady.c"
 ALL_REDUCE_BYTES, BROADCAST_BYTES = 64 << 10, 1 << 20
@@ -101,6 +101,16 @@ def test_one_sample_of_known_traffic(job_folder: Path) -> None:
     assert 0 < exposed["share_at_least"] <= exposed["share_at_most"] <= 1
     assert any("step" in line["text"] for line in document["log_lines"])
     assert [line["text"] for line in document["log_warnings"]] == ["step 0: warning: red <b>bold</b>"]
+
+
+def test_the_breakdown_of_a_job_that_runs(job_folder: Path) -> None:
+    done = run_hvscale(job_folder, "breakdown", "runs/job", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (still_runs,) = [text for text in document["warnings"] if "hvscale watch" in text]
+    assert still_runs.startswith("ranks 0-1 still run: the figures are of their calls until now")
+    assert not any("damaged" in text for text in document["warnings"])
+    assert document["incomplete"] is None
 
 
 class Terminal:

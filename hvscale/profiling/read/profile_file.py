@@ -3,6 +3,7 @@
 The reader also reads truncated and damaged files.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
@@ -189,7 +190,8 @@ class ProfileFile:
 
     Records are read by their age: `slots` places from the oldest on. After `chunks` is exhausted,
     `slots` leaves out what was never used, `overwritten` counts lost records, and `warnings`
-    describes damage.
+    describes damage. `being_written`: its process still runs, so the tables, which are read first,
+    may know fewer calls than the records.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,6 +200,7 @@ class ProfileFile:
         self.overwritten = 0
         self.warnings: list[str] = []
         self.truncated: str | None = None
+        self.being_written = False
         try:
             with open_regular(path) as stream:
                 self.header = read_header(path, stream)
@@ -293,6 +296,7 @@ class ProfileFile:
 
     def _check_completeness(self, slots: int, intact: int, damaged: int, threads: int) -> None:
         reserved, capacity = self.header.reserved_records, self.header.capacity
+        self.being_written = self._is_being_written()
         if not capacity:
             if self.damaged_counters:
                 self.warnings.append(f"{self.path} is damaged: {self.damaged_counters} of its counters are ignored")
@@ -306,9 +310,23 @@ class ProfileFile:
         if slots < min(reserved, capacity):
             self.truncated = f"{self.path} is truncated: {intact} records are left of {counted} calls"
             self.warnings.append(self.truncated)
+        elif self.being_written:
+            return
         # A killed process may leave one call of each thread recorded but not yet counted.
         elif damaged or self.damaged_counters or intact + self.overwritten < counted or intact > counted + threads:
             self.warnings.append(f"{self.path} is damaged: {intact} intact records are counted, the others ignored")
+
+    def _is_being_written(self) -> bool:
+        """Whether its process locks the file on this host, or has written since it was opened."""
+        try:
+            with open_regular(self.path) as stream:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+                return read_header(self.path, stream).reserved_records != self.header.reserved_records
+        except (OSError, RequestError):
+            return False
 
 
 def _distinct(values: NDArray[np.uint64]) -> set[int]:

@@ -97,6 +97,7 @@ class _Problems:
         self.overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
         self.large_counts_unseen: set[int] = set()  # ranks
         self.stopped: set[int] = set()  # ranks
+        self.being_written: set[int] = set()  # ranks
 
     def add(self, profile: ProfileFile) -> None:
         header = profile.header
@@ -106,6 +107,8 @@ class _Problems:
             self.large_counts_unseen.add(header.rank)
         if header.stopped:
             self.stopped.add(header.rank)
+        if profile.being_written:
+            self.being_written.add(header.rank)
         if profile.overwritten:
             self.overwritten[header.rank] += profile.overwritten
 
@@ -125,6 +128,11 @@ class _Problems:
                 f"does not. Name the ranks' own MPI with --mpi"
             )
         found += self._out_of_memory()
+        if self.being_written:
+            found.append(
+                f"{ranks_in_words(sorted(self.being_written))} still run: the figures are of their calls until now; "
+                f"`hvscale watch` follows a job"
+            )
         if self.overwritten:
             found.append(
                 f"the ring overflowed: {sum(self.overwritten.values())} records of {ranks_in_words(sorted(self.overwritten))} were "
