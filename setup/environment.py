@@ -44,12 +44,17 @@ class Environment:
         """A marker file that exists while uv changes the environment, and stays if uv is killed."""
         return self.state / "installing"
 
+    @staticmethod
+    def selection(groups: list[str]) -> list[str]:
+        """Return uv's options for the demo's photos and the groups."""
+        return ["--extra", "photos", *(word for group in groups for word in ("--group", group))]
+
     def sync(self, groups: list[str], *, keep_extra: bool) -> None:
         """Install the locked packages of the project, the groups and the demo's photos.
 
         keep_extra: do not remove other packages.
         """
-        selection = ["--extra", "photos", *(word for group in groups for word in ("--group", group))]
+        selection = self.selection(groups)
         if not keep_extra:
             say("installing the Python packages (the first time: a download of 3 GB)")
         if mirror():
@@ -72,6 +77,11 @@ class Environment:
         """Install the built wheel; `sync` has installed its dependencies."""
         self.install("--no-deps", "--reinstall-package", "horovod", str(wheel))
 
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter."""
+        return self.folder / "bin" / "python"
+
     def installed_horovod(self) -> str | None:
         """Return the URL of the wheel from which Horovod was installed, or None."""
         for record in self.folder.glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json"):
@@ -80,7 +90,7 @@ class Environment:
 
     def install(self, *arguments: str) -> None:
         """Run `uv pip install` in this environment, regardless of UV_SYSTEM_PYTHON."""
-        self.run_uv("pip", "install", "--python", str(self.folder / "bin" / "python"), *arguments)
+        self.run_uv("pip", "install", "--python", str(self.python), *arguments)
 
     def run_uv(self, *arguments: str) -> None:
         """Run uv in this environment; never let it download another Python."""

@@ -4,17 +4,22 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda import Cuda
+from cuda import NCCL_HEADER, Cuda, nccl_library
+from logged_run import SetUpError
 from machine import Compilers, build_jobs
 from mpi import Mpi
 from packages import LockedPackage, read_locked_package, registry_variables
+from site_python import LATEST_STANDARD, SiteTorch
 
 CMAKE_FILES = Path(__file__).resolve().parent / "horovod"
+TOOLCHAIN, SITE_TOOLCHAIN = "toolchain.cmake", "site_toolchain.cmake"
+USED_BY_TOOLCHAIN = {TOOLCHAIN: ("adapt.cmake",), SITE_TOOLCHAIN: (TOOLCHAIN, "adapt.cmake", "site_adapt.cmake")}
 # The caller's variables that a build may see. Others could change the wheel without changing its
 # key.
 INHERITED_VARIABLES = (
@@ -33,12 +38,13 @@ class Recipe:
     mpi: Mpi
     cuda: Cuda | None
     compilers: Compilers
+    site_torch: SiteTorch | None = None  # None: the locked wheel
 
     def ingredients(self) -> dict[str, object]:
         """Return the dependencies by name; builds with the same ingredients are interchangeable."""
         return {
             "horovod": self.horovod.requirement,
-            "torch": self.torch_version,
+            "torch": self.torch_ingredient(),
             "mpi": {
                 "version": self.mpi.name,
                 # Only a site's MPI depends on its folder: the wheel's path is relative.
@@ -48,15 +54,40 @@ class Recipe:
             "compiler": self.compilers.cxx_version,
             "platform": f"{sysconfig.get_platform()} {' '.join(platform.libc_ver())}",
             "options": self.options(),
-            "cuda": f"{self.cuda.home} {self.cuda.version}" if self.cuda else None,
-            "cmake_files": {path.name: digest(path.read_bytes()) for path in sorted(CMAKE_FILES.glob("*.cmake"))},
+            "cuda": f"{self.cuda.home} {self.cuda.version}{self.nccl_ingredient()}" if self.cuda else None,
+            "cmake_files": {
+                name: digest((CMAKE_FILES / name).read_bytes())
+                for name in sorted([self.toolchain, *USED_BY_TOOLCHAIN[self.toolchain]])
+            },
         }
+
+    def torch_ingredient(self) -> object:
+        """A site's PyTorch also matters by its folder, which is in the wheel's run path."""
+        if self.site_torch is None:
+            return self.torch_version
+        found = self.site_torch
+        return {"version": found.version, "cuda": found.cuda, "cxx11_abi": found.cxx11_abi, "folder": str(found.folder)}
+
+    def nccl_ingredient(self) -> str:
+        """NCCL's folder, if one was named or found."""
+        return f" NCCL in {self.cuda.nccl_home}" if self.cuda and self.cuda.nccl_home else ""
+
+    @property
+    def toolchain(self) -> str:
+        """The CMake file that adapts Horovod's build."""
+        return TOOLCHAIN if self.site_torch is None else SITE_TOOLCHAIN
 
     @property
     def key(self) -> str:
         """The name of the wheel's cache folder: a readable prefix and a hash."""
         text = json.dumps(self.ingredients(), sort_keys=True)
-        return f"torch-{self.torch_version}-{self.mpi.label}-{sys.implementation.cache_tag}-{digest(text.encode())}"
+        torch = re.sub(r"[^A-Za-z0-9.]+", "_", self.torch_version)  # part of a URL
+        return f"torch-{torch}-{self.mpi.label}-{sys.implementation.cache_tag}-{digest(text.encode())}"
+
+    @property
+    def cxx_standard(self) -> int:
+        """The C++ standard that PyTorch's headers need."""
+        return self.site_torch.standard if self.site_torch else LATEST_STANDARD
 
     def options(self) -> dict[str, str]:
         """Horovod's build variables that do not depend on the environment's path."""
@@ -88,28 +119,33 @@ class Recipe:
         mpi_programs, own_programs = Path(mpi["HVSCALE_BUILD_MPICXX"]).parent, environment / "bin"
         both = [mpi_programs, own_programs] if self.mpi.dependency_group else [own_programs, mpi_programs]
         tools = [*both, *([self.cuda.home / "bin"] if self.cuda else [])]
-        run_path = ["$ORIGIN/../../torch/lib", *self.mpi.library_folders]
+        torch_folders = self.site_torch.library_folders if self.site_torch else ("$ORIGIN/../../torch/lib",)
+        run_path = [*torch_folders, *self.mpi.library_folders]
         if self.cuda and self.cuda.with_nccl:
-            nccl = nccl_for_linking(self.cuda, environment, work)
+            nccl, folder = nccl_for_linking(self.cuda, environment, work)
             variables |= {"HOROVOD_NCCL_HOME": str(nccl), "HOROVOD_NCCL_LIB": str(nccl / "lib")}
             variables["HOROVOD_NCCL_INCLUDE"] = str(nccl / "include")
-            run_path.append("$ORIGIN/../../nvidia/nccl/lib" if not self.cuda.nccl_home else str(nccl / "lib"))
+            run_path.append(folder)
         return variables | {
             "PATH": os.pathsep.join([*map(str, tools), os.environ["PATH"]]),
             "CC": self.compilers.c,
             "CXX": self.compilers.cxx,
             "MAKEFLAGS": f"-j{build_jobs()}",
-            "CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES / "toolchain.cmake"),
+            "CMAKE_TOOLCHAIN_FILE": str(CMAKE_FILES / self.toolchain),
+            "HVSCALE_BUILD_CXX_STANDARD": str(self.cxx_standard),
             **mpi,
             "HVSCALE_BUILD_RUNPATH": ";".join(run_path),
             "TMPDIR": str(work),
         }
 
 
-def choose_recipe(lock_file: Path, mpi: Mpi, cuda: Cuda | None, compilers: Compilers) -> Recipe:
-    """Return the recipe for the versions that uv.lock pins."""
+def choose_recipe(
+    lock_file: Path, mpi: Mpi, cuda: Cuda | None, compilers: Compilers, site_torch: SiteTorch | None = None
+) -> Recipe:
+    """Return the recipe for the versions that uv.lock pins, or for a site's PyTorch."""
     horovod = read_locked_package(lock_file, "horovod")
-    return Recipe(horovod, read_locked_package(lock_file, "torch").version, mpi, cuda, compilers)
+    version = site_torch.version if site_torch else read_locked_package(lock_file, "torch").version
+    return Recipe(horovod, version, mpi, cuda, compilers, site_torch)
 
 
 def processor_flags() -> str:
@@ -119,16 +155,23 @@ def processor_flags() -> str:
     return " ".join(f"-m{name}" for name in sorted(known & set(line.split())))
 
 
-def nccl_for_linking(cuda: Cuda, environment: Path, work: Path) -> Path:
-    """Return NCCL's folder. PyTorch's wheel lacks libnccl.so, so `work` gets a folder of links."""
-    if cuda.nccl_home:
-        return cuda.nccl_home
-    wheel = next(environment.glob("lib/python3*/site-packages/nvidia/nccl"))
+def nccl_for_linking(cuda: Cuda, environment: Path, work: Path) -> tuple[Path, str]:
+    """Return a folder with NCCL's include and lib, and the run path entry for its library.
+
+    NCCL's wheels lack libnccl.so, so `work` gets a folder of links.
+    """
+    home = cuda.nccl_home or next(environment.glob("lib/python3*/site-packages/nvidia/nccl"))
+    library = nccl_library(home)
+    if library is None:
+        raise SetUpError(f"{home}: no lib/libnccl.so; set HVSCALE_NCCL_HOME to the folder with NCCL's include and lib")
     links = work / "nccl"
     (links / "lib").mkdir(parents=True)
-    (links / "include").symlink_to(wheel / "include")
-    (links / "lib" / "libnccl.so").symlink_to(wheel / "lib" / "libnccl.so.2")
-    return links
+    # One header, because a folder such as /usr/include must not come before the compiler's own.
+    (links / "include").mkdir()
+    for header in (home / NCCL_HEADER).parent.glob("nccl*"):
+        (links / "include" / header.name).symlink_to(header)
+    (links / "lib" / "libnccl.so").symlink_to(library)
+    return links, str(library.parent) if cuda.nccl_home else "$ORIGIN/../../nvidia/nccl/lib"
 
 
 def digest(content: bytes) -> str:

@@ -17,7 +17,9 @@ NETWORK_FAILURE = re.compile(
     r"|\(from versions: none\)",
     re.IGNORECASE,
 )
-ERROR_LINE = re.compile(r"\berror\b|\bfatal\b|undefined reference|No space left", re.IGNORECASE)
+DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+FREE_SPACE = "free some, or set HVSCALE_CACHE, UV_CACHE_DIR or TMPDIR to a folder on another disk"
+ERROR_LINE = re.compile(r"\berror\b|\bfatal\b|undefined reference", re.IGNORECASE)
 
 
 class SetUpError(Exception):
@@ -100,6 +102,9 @@ def failure(task: str, log: Path) -> SetUpError:
             f"no network: cannot reach the package registry while {task}. Connect, or set a proxy, a mirror or a certificate "
             f"(HTTPS_PROXY, UV_DEFAULT_INDEX, SSL_CERT_FILE): {unreachable[:160]} (log: {log})"
         )
+    full = next((line for line in lines if DISK_FULL.search(line)), None)
+    if full:
+        return SetUpError(f"no space left while {task}: {FREE_SPACE}: {full[:160]} (log: {log})")
     # The first error is the cause; make and pip mostly repeat it.
     cause = next((i for i, line in enumerate(lines) if ERROR_LINE.search(line)), len(lines) - 1)
     # CMake and Python print the place and a colon first, and the reason on the next line.

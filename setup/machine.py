@@ -10,9 +10,12 @@ from pathlib import Path
 from logged_run import SetUpError
 
 PYTHON_HEADERS = Path(sysconfig.get_path("include"))
+# A header that the standard library of a compiler for this standard has.
+STANDARD_HEADERS = {17: "optional", 20: "concepts"}
 OLD_CXX_COMPILER = (
-    "{compiler} does not compile C++20, which PyTorch's headers need: install g++ 11 or later "
-    "(Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++) or set CXX to another compiler"
+    "{compiler} does not compile C++{standard}, which PyTorch's headers need: install g++ 11 or later "
+    "(Debian, Ubuntu: apt install g++; Fedora, RHEL: dnf install gcc-c++; a cluster: module load gcc) or set CXX to another "
+    "compiler"
 )
 
 
@@ -82,18 +85,31 @@ def find_compiler(names: list[str]) -> tuple[str, str] | None:
     return None
 
 
-def check_compiler(compilers: Compilers) -> None:
+def check_compiler(compilers: Compilers, standard: int = 20) -> None:
     """Compile two small programs, to find a missing header before a build of minutes."""
-    if not compiles(compilers.cxx, "#include <concepts>\nint main() { return 0; }\n"):
-        raise SetUpError(OLD_CXX_COMPILER.format(compiler=compilers.cxx))
-    if not compiles(compilers.cxx, "#include <Python.h>\nint main() { return 0; }\n", "-I", str(PYTHON_HEADERS)):
+    header = STANDARD_HEADERS.get(standard, STANDARD_HEADERS[max(STANDARD_HEADERS)])
+    if not compiles(compilers.cxx, standard, f"#include <{header}>\nint main() {{ return 0; }}\n"):
+        raise SetUpError(OLD_CXX_COMPILER.format(compiler=compilers.cxx, standard=standard))
+    if not compiles(
+        compilers.cxx, standard, "#include <Python.h>\nint main() { return 0; }\n", "-I", str(PYTHON_HEADERS)
+    ):
         raise missing_error([HEADERS])
 
 
-def compiles(compiler: str, source: str, *options: str) -> bool:
-    """Return whether the compiler accepts a C++20 program."""
-    command = [compiler, "-std=c++20", "-fsyntax-only", *options, "-x", "c++", "-"]
+def compiles(compiler: str, standard: int, source: str, *options: str) -> bool:
+    """Return whether the compiler accepts a program of this C++ standard."""
+    command = [compiler, f"-std=c++{standard}", "-fsyntax-only", *options, "-x", "c++", "-"]
     return subprocess.run(command, input=source, text=True, capture_output=True, check=False).returncode == 0
+
+
+def check_space(folder: Path, needed_mib: int, fix: str) -> None:
+    """Raise SetUpError if the file system of a folder, which need not exist yet, is too full."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free_mib = shutil.disk_usage(existing).free >> 20
+    if free_mib < needed_mib:
+        raise SetUpError(
+            f"{free_mib} MiB are free for {folder}, but {needed_mib} MiB are needed: free space there, or {fix}"
+        )
 
 
 def build_jobs() -> int:

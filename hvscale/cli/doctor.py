@@ -30,7 +30,7 @@ from hvscale.core.host import (
 )
 from hvscale.launch import flavours, placements
 from hvscale.launch.controller import launch
-from hvscale.launch.mpi import horovod_build, mpi_library
+from hvscale.launch.mpi import build_record, horovod_build, mpi_library
 from hvscale.launch.mpi.probe import probe
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 
@@ -138,6 +138,23 @@ def horovod() -> Check:
         found=f"{version}, built with {built_with or 'nothing: ' + last_line(asked.stderr)}",
         fix=f"{SET_UP_AGAIN}: it rebuilds Horovod when torch or MPI has changed",
     )
+
+
+@examination
+def horovod_build_record() -> Check:
+    """In each environment, what its Horovod was built against, compared with what is there."""
+    found, problems = [], []
+    for prefix in horovod_build.environments_of_clone():
+        library = horovod_build.library_in(prefix)
+        if library is None:
+            continue
+        try:
+            record = build_record.read_record(library)
+            found.append(f"{prefix}: {record.description() if record else 'no record: not built by the set-up'}")
+            build_record.check_torch(library)
+        except RequestError as problem:
+            problems.append(str(problem))
+    return Check(name="Horovod's build", good=not problems, found="\n".join(found) or "none", fix="; ".join(problems))
 
 
 @examination

@@ -57,8 +57,12 @@ def torchvision_preset(name: str, side: int) -> Preset:
     """torchvision's model of this name with fresh weights."""
 
     def builder(*, num_classes: int = 1000) -> nn.Module:
-        import torchvision.models
-
+        try:
+            import torchvision.models
+        except ImportError as error:
+            raise RequestError(
+                f"{name} is a model of torchvision, which cannot be imported ({error}): install the release made for this PyTorch"
+            ) from error
         options = TORCHVISION_OPTIONS.get(name, {})
         model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **options)
         return model

@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from hvscale.core.run_folder import Library
 from hvscale.core.trainer_defaults import CPU_ENVIRONMENT
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
+from hvscale.launch.mpi.build_record import check_torch
+from hvscale.launch.mpi.horovod_build import library_in
 
 T = TypeVar("T")
 
@@ -48,6 +51,12 @@ class Ranks:
         if not torch.cuda.is_available():
             for name, value in self.cpu_environment.items():
                 os.environ.setdefault(name, value)
+        try:
+            built = library_in(Path(sys.prefix))
+            if built is not None:
+                check_torch(built)
+        except RequestError as error:
+            self.fail(error)
         try:
             import horovod.torch as hvd
 

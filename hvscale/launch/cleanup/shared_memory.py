@@ -14,8 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - the C library's folder
-# MPICH's, those of Open MPI 5 and 4, and UCX's under either.
-SEGMENT = re.compile(r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+")
+# MPICH's, those of Open MPI 5 and 4, UCX's under either, and the rings and pools of MVAPICH2 2.3,
+# whose names end with the user's number.
+SEGMENT = re.compile(
+    r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+"
+    r"|ib_(shmem|shmem_coll|shmem_bcast_coll|pool)-.+-\d+(\.tmp)?"
+)
 # Open MPI 5 names it after the process that created it.
 SESSION = re.compile(r"ompi\.(\d+)")
 # The kernel's constant. In another PID namespace, processes outside may use the segments unseen.

@@ -17,6 +17,7 @@ from hvscale.launch.mpi import hydra
 from hvscale.launch.mpi.launcher import start_launcher
 
 RSH_LAUNCHER = "mpirun_rsh"
+GDR = "-GDR"
 # Each rank's threads need all cores, not the one that MVAPICH2 would bind them to.
 UNBOUND = {"MV2_ENABLE_AFFINITY": "0"}
 
@@ -98,6 +99,9 @@ class MVAPICH2(hydra.HydraFlavour):
             for launcher in hydra.launchers(environment, name):
                 version = self.version_in(launcher.text)
                 if version is not None:
+                    # The library's text may leave out that it is the GDR release.
+                    named = self.version_in(hydra.program_text(launcher.path, hydra.MPINAME, environment)) or ""
+                    version = named if named.endswith(GDR) else version
                     device = device_in(launcher.text)
                     return Library(
                         flavour=self.name,
@@ -107,13 +111,13 @@ class MVAPICH2(hydra.HydraFlavour):
                         transports=[device] if device else [],
                     )
         raise RequestError(
-            f"no MVAPICH2 in PATH (looked for {hydra.LAUNCHER} and {RSH_LAUNCHER} with mpiname beside them): add your "
-            "MVAPICH2's bin folder to PATH"
+            f"no MVAPICH2 in PATH (looked for {hydra.LAUNCHER} and {RSH_LAUNCHER} whose library is MVAPICH2's): load its "
+            "module, add its bin folder to PATH, or type `make setup MPI=/its/folder`"
         )
 
     def version_in(self, text: str) -> str | None:
         """`2.3.7` or `2.3.7-GDR`: from mpiname's first line or MPI_Get_library_version."""
-        match = re.search(r"^\s*MVAPICH2(-GDR)?\s+(?:Version\s*:\s*)?(\d[\w.]*)", text, re.MULTILINE)
+        match = re.search(rf"^\s*MVAPICH2({GDR})?\s+(?:Version\s*:\s*)?(\d[\w.]*)", text, re.MULTILINE)
         return f"{match[2]}{match[1] or ''}" if match else None
 
     def adapt(self, environment: dict[str, str], library: Library) -> dict[str, str]:
@@ -121,7 +125,7 @@ class MVAPICH2(hydra.HydraFlavour):
 
     def split_devices_variable(self, library: Library) -> str | None:
         """Only the GDR release has its own list of devices."""
-        return "MV2_VISIBLE_DEVICES" if library.version.endswith("-GDR") else None
+        return "MV2_VISIBLE_DEVICES" if library.version.endswith(GDR) else None
 
     def hide_report(self, environment: Mapping[str, str], show: Show) -> Show:
         return show if SHOW_SETTINGS in environment else TableFilter(show)

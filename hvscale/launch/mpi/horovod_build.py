@@ -9,11 +9,11 @@ from pathlib import Path
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library
 from hvscale.launch import flavours
+from hvscale.launch.mpi.build_record import check_torch, read_record, rebuild_command
 from hvscale.launch.mpi.mpi_library import LINKED_MPI, library_version
 
 # Debian renames MPICH's library.
 SONAMES = {"libmpich.so.12": "libmpi.so.12"}
-REBUILD = "run `make setup` again"
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
@@ -56,15 +56,20 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
     except FileNotFoundError as error:
         raise RequestError("no ldd in PATH; it is part of the C library (Debian: libc-bin), so check PATH") from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise RequestError(f"{library} is not a valid library: {REBUILD}") from error
+        raise RequestError(f"{library} is not a valid library: build it again: {rebuild_command(library)}") from error
     found = LINKED_MPI.search(listed)
     return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 
 def check_horovod(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:
-    """Raises RequestError if the command's Horovod is linked to another MPI than the flavour's."""
+    """Raises RequestError if the command's Horovod was built for another PyTorch, or is linked to
+    another MPI than the flavour's.
+    """
     horovod = horovod_library(command, environment)
-    if horovod is None or not flavour.has_mpi:
+    if horovod is None:
+        return
+    check_torch(horovod, environment)
+    if not flavour.has_mpi:
         return
     linked = linked_mpi(horovod, environment)
     if linked is None:
@@ -72,7 +77,8 @@ def check_horovod(command: list[str], environment: dict[str, str], flavour: flav
     soname, file = linked
     if file is None and soname == flavour.soname:
         raise RequestError(
-            f"{horovod} needs {soname}, which was not found: add its folder to LD_LIBRARY_PATH, or {REBUILD}"
+            f"{horovod} needs {soname}, which was not found: load its MPI's module or add its folder to LD_LIBRARY_PATH, or "
+            f"build Horovod for another MPI: {rebuild_command(horovod)}"
         )
     other = flavour.mismatched_release(file, library) if soname == flavour.soname else flavour_of_library(soname, file)
     if other:
@@ -129,17 +135,39 @@ def environment_for(flavour: flavours.Flavour) -> Path:
 
 
 def with_flavour_programs(environment: dict[str, str], flavour: flavours.Flavour) -> dict[str, str]:
-    """PATH with the programs of the flavour's environment first.
+    """PATH with the programs of the flavour's environment first, then those of its site's MPI.
 
     `python` then means the one whose Horovod the flavour starts. A PATH that already has this
-    environment's programs, at any position, changes only if the flavour's environment is another
-    one.
+    environment's programs, at any position, keeps them there unless the flavour's environment is
+    another one.
     """
     prefix = environment_for(flavour)
-    path = environment.get("PATH", os.defpath)
-    programs = str(prefix / "bin")
-    if prefix == Path(sys.prefix) and programs in path.split(os.pathsep):
-        return environment
-    # A shell may have activated one environment while the job runs in the other.
-    active = {"VIRTUAL_ENV": str(prefix)} if "VIRTUAL_ENV" in environment else {}
-    return {**environment, **active, "PATH": programs + os.pathsep + path}
+    path = environment.get("PATH", os.defpath).split(os.pathsep)
+    own = str(prefix / "bin")
+    active = {}
+    if prefix != Path(sys.prefix) or own not in path:
+        path.insert(0, own)
+        # A shell may have activated one environment while the job runs in the other.
+        active = {"VIRTUAL_ENV": str(prefix)} if "VIRTUAL_ENV" in environment else {}
+    site_mpi = site_mpi_programs(prefix, flavour, environment)
+    if site_mpi and site_mpi not in path:
+        path.insert(path.index(own) + 1, site_mpi)
+    return {**environment, **active, "PATH": os.pathsep.join(path)}
+
+
+def site_mpi_programs(prefix: Path, flavour: flavours.Flavour, environment: dict[str, str]) -> str | None:
+    """The launcher's folder of the site's MPI that the environment's Horovod was built against.
+
+    None without one, and if LD_LIBRARY_PATH has another library of this ABI, as after `module load`
+    of another MPI.
+    """
+    library = library_in(prefix)
+    if flavour.soname is None or library is None or not links_to(library, flavour.soname):
+        return None
+    record = read_record(library)
+    if record is None or record.mpi.home is None or not Path(record.mpi.home, "bin").is_dir():
+        return None
+    home = Path(record.mpi.home)
+    loaded = filter(None, environment.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    others = (Path(folder) for folder in loaded if Path(folder, flavour.soname).exists())
+    return None if any(home not in folder.parents for folder in others) else str(home / "bin")

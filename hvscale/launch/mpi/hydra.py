@@ -18,7 +18,8 @@ from hvscale.launch.mpi.mpi_library import program_output
 SONAME = "libmpi.so.12"
 LAUNCHER = "mpiexec.hydra"
 # Programs beside the launcher that print their library's name. MVAPICH2 has both, its own first.
-VERSION_PROGRAMS = (("mpiname", "-a"), ("mpichversion",))
+MPINAME = ("mpiname", "-a")
+VERSION_PROGRAMS = (MPINAME, ("mpichversion",))
 BINDING = "HYDRA_BINDING"
 
 
@@ -65,16 +66,21 @@ def launchers(environment: Mapping[str, str], name: str = LAUNCHER) -> Iterator[
 def version_text(launcher: Path, environment: Mapping[str, str]) -> str:
     """The best description of the library.
 
-    That is its own program's, otherwise the launcher's banner, in which MPICH and MVAPICH2 look
-    alike.
+    That is the text of the library in the launcher's own prefix, otherwise that of a program beside
+    the launcher, otherwise the launcher's banner, in which MPICH and MVAPICH2 look alike.
     """
-    programs = launcher.resolve().parent
-    programs_with_options = ([str(programs / namer), *arguments] for namer, *arguments in VERSION_PROGRAMS)
-    # MPICH 5's program asks the library it is linked to, which LD_LIBRARY_PATH may replace by
-    # another flavour's.
+    library = mpi_library.library_beside(launcher, SONAME)
+    # The library's dependencies and MPICH 5's program must not find another flavour's library.
     own_environment = own_library_first(dict(environment), launcher)
-    texts = (program_output(command, own_environment) for command in programs_with_options)
-    return next(filter(None, texts), "") or program_output([str(launcher), "--version"], environment)
+    text = mpi_library.library_version(library, own_environment) if library else ""
+    texts = (program_text(launcher, command, own_environment) for command in VERSION_PROGRAMS)
+    return text or next(filter(None, texts), "") or program_output([str(launcher), "--version"], environment)
+
+
+def program_text(launcher: Path, command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """What a program beside the launcher prints; empty without it."""
+    name, *arguments = command
+    return program_output([str(launcher.resolve().parent / name), *arguments], environment)
 
 
 def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, str]:
