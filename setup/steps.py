@@ -24,9 +24,9 @@ from wheel_cache import build_wheel, cache_folder, find_wheel
 
 CLONE = Path(__file__).resolve().parent.parent
 EXTRA_GROUPS = ("dev", "docs")  # of pyproject.toml; each is an option
-# Measured: a build's files, and the packages beside a site's PyTorch.
-BUILD_MIB = 700
-SITE_ENVIRONMENT_MIB = 1200
+# A build takes 60 MiB and the packages beside a site's PyTorch 400 MiB; uv's cache may be on this disk.
+BUILD_MIB = 250
+SITE_ENVIRONMENT_MIB = 1000
 EXIT_WRONG_REQUEST = 2
 EXIT_INTERRUPTED = 130
 

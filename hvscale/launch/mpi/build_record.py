@@ -44,7 +44,10 @@ class MpiBuild(BaseModel):
 
 
 class HorovodBuild(VersionedDocument):
-    """`rebuild`: the shell command that builds Horovod again for what is there."""
+    """What an installed Horovod was built against.
+
+    `rebuild`: the shell command that builds it again for what is there.
+    """
 
     schema_: Literal["hvscale/horovod-build/1"] = "hvscale/horovod-build/1"
     horovod: str
