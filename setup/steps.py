@@ -24,7 +24,7 @@ from wheel_cache import build_wheel, cache_folder, find_wheel
 
 CLONE = Path(__file__).resolve().parent.parent
 EXTRA_GROUPS = ("dev", "docs")  # of pyproject.toml; each is an option
-# A build takes 60 MiB and the packages beside a site's PyTorch 400 MiB; uv's cache may be on this disk.
+# A build takes 60 MiB, the packages beside a site's PyTorch 400 MiB, and uv's cache as much.
 BUILD_MIB = 250
 SITE_ENVIRONMENT_MIB = 1000
 EXIT_WRONG_REQUEST = 2

@@ -25,8 +25,8 @@ for name in sys.argv[2:]:
 ASK_SECONDS = 30
 # Folders of an installation that may hold libmpi.
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
-# A line of ldd about an MPI library.
-LINKED_MPI = re.compile(r"^\s*(libmpi\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
+# A line of ldd about an MPI library. Debian's mpicxx also links the C++ bindings, before the library.
+LINKED_MPI = re.compile(r"^\s*(libmpi(?!_?cxx)\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
 # Programs beside a launcher that are linked to its library: Open MPI's, and those of MPICH's
 # family.
 LINKED_PROGRAMS = ("ompi_info", "mpichversion", "mpivars")
