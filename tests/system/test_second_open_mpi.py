@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.launch.mpi.horovod_build import linked_mpi
 from tests.conftest import PROGRAMS, Run, run_json
 
 SYSTEM_MPIRUN = Path("/usr/bin/mpirun")
@@ -55,6 +56,17 @@ def test_horovod_linked_to_another_release_is_an_error(
     assert other.returncode == 2
     assert "is built for Open MPI 4.1.4 (libmpi.so.40), but" in other.stderr
     assert len(other.stderr.splitlines()) == 1
+
+
+def test_the_library_is_found_behind_the_cxx_bindings(tmp_path: Path) -> None:
+    """Debian's mpicxx links programs to libmpi_cxx.so.40 first, and then to libmpi.so.40."""
+    (tmp_path / "any.c").write_text("int any(void) { return 0; }")
+    shared = ["cc", "-shared", "-fPIC", f"-Wl,-rpath,{tmp_path},--no-as-needed"]
+    libraries = [tmp_path / name for name in ("libmpi_cxx.so.40", "libmpi.so.40")]
+    for library in libraries:
+        subprocess.run([*shared, f"-Wl,-soname,{library.name}", "-o", library, tmp_path / "any.c"], check=True)
+    subprocess.run([*shared, "-o", tmp_path / "mpi_lib_v2.so", tmp_path / "any.c", *libraries], check=True)
+    assert linked_mpi(tmp_path / "mpi_lib_v2.so", dict(os.environ)) == ("libmpi.so.40", libraries[1])
 
 
 def test_the_distributions_open_mpi_starts_ranks(hvscale: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ for name in sys.argv[2:]:
 ASK_SECONDS = 30
 # Folders of an installation that may hold libmpi.
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/release")
-# A line of ldd about an MPI library. Debian's mpicxx also links the C++ bindings, before the library.
+# A line of ldd about an MPI library. Debian's mpicxx links the C++ bindings, too, and first.
 LINKED_MPI = re.compile(r"^\s*(libmpi(?!_?cxx)\w*\.so\.\d+) => (?:not found|(\S+))", re.MULTILINE)
 # Programs beside a launcher that are linked to its library: Open MPI's, and those of MPICH's
 # family.
