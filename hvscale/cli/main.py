@@ -23,7 +23,7 @@ PANELS = {
     "Measure": ("scale", "compare-settings", "compare-placements", "bench"),
     "Predict": ("replay", "predict"),
     "Train": ("train", "eval", "upscale", "models", "data"),
-    "Tools": ("cleanup", "image"),
+    "Tools": ("check-gpu", "cleanup", "image"),
 }
 PANEL_OF = {command: panel for panel, commands in PANELS.items() for command in commands}
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # the status that Typer returns for it

@@ -1,0 +1,98 @@
+"""What `hvscale check-gpu` shows: progress, the list of parts, and the table of lines."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+from rich.progress import MofNCompleteColumn
+
+from hvscale.bench.gpu_check.document import CheckLine, GpuCheckDocument, Status, StepRun
+from hvscale.bench.gpu_check.step import Step
+from hvscale.core.units import GIB
+from hvscale.report.progress import ProgressBar
+from hvscale.report.tables import TableModel
+
+
+class LineRow(BaseModel):
+    """A row of --csv."""
+
+    step: str
+    claim: str
+    status: Status
+    found: str
+    reason: str
+
+
+class CheckProgress(ProgressBar):
+    """A bar over the steps, and each line as soon as it is known."""
+
+    def __init__(self, steps: Sequence[StepRun]) -> None:
+        super().__init__(len(steps), MofNCompleteColumn())
+
+    def starting(self, step: StepRun) -> None:
+        self.update(description=f"{step.name}, at most {step.limit_seconds:g} s")
+
+    def added(self, line: CheckLine) -> None:
+        self.print(f"{line.status}: {line.claim}: {line.reason or line.found}".removesuffix(": "))
+        for text in line.last_lines:
+            self.print(f"    {text}")
+
+    def finished(self, step: StepRun) -> None:
+        self.update(advance=1)
+
+
+def rows(document: GpuCheckDocument) -> list[LineRow]:
+    return [LineRow(**line.model_dump(include=set(LineRow.model_fields))) for line in document.lines]
+
+
+def result_table(document: GpuCheckDocument) -> TableModel:
+    """A row for each line, below its step."""
+    groups: dict[str, list[list[str]]] = {}
+    for step in document.steps:
+        lines = [line for line in document.lines if line.step == step.name]
+        seconds = f", {step.seconds:.0f} s" if step.seconds is not None else ""
+        # A step that was not reached has no lines, and is named.
+        shown = [[line.claim, line.status, line.reason or line.found] for line in lines]
+        groups[f"{step.name} ({step.state}{seconds})"] = shown
+    return TableModel(
+        title="Check of this GPU" if not document.dry_run else "Dry run on the CPU: no GPU was checked",
+        columns=["claim", "result", "found"],
+        groups=groups,
+        caption=[document.summary],
+    )
+
+
+def machine_facts(document: GpuCheckDocument) -> list[str]:
+    """The GPU and the libraries, in words."""
+    machine = document.machine
+    if machine is None:
+        return []
+    gpus = [
+        f"{name}, {memory / GIB:.0f} GiB" for name, memory in zip(machine.gpus, machine.gpu_memory_bytes, strict=True)
+    ]
+    libraries = [
+        f"PyTorch {machine.torch}",
+        *([f"CUDA {machine.cuda}"] if machine.cuda else []),
+        *([f"NCCL {machine.nccl_text}"] if machine.nccl else []),
+        f"Horovod {machine.horovod or 'none'}",
+        *([f"driver {machine.driver}"] if machine.driver else []),
+    ]
+    return [*(gpus or ["no GPU"]), *libraries, *([document.sharing] if document.sharing else [])]
+
+
+def list_rows(steps: Sequence[Step]) -> list[list[str]]:
+    """The parts for --only: name, time limit, what it checks; then the sum of the limits."""
+    total = sum(step.limit_seconds for step in steps) / 60
+    rows = [[step.name, f"{step.limit_seconds:g} s", step.summary] for step in steps]
+    return [*rows, ["all of these", f"{total:.1f} min", "at most"]]
+
+
+def terminal_rows(document: GpuCheckDocument) -> list[list[str]]:
+    """A row for each line; the first one of a step names it."""
+    found = []
+    for step in document.steps:
+        lines = [line for line in document.lines if line.step == step.name]
+        for number, line in enumerate(lines):
+            found.append(["" if number else step.name, line.claim, line.status, line.reason or line.found])
+        if not lines:
+            found.append([step.name, "", step.state, ""])
+    return found

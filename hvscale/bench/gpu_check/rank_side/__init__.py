@@ -1,0 +1,1 @@
+"""The programs of the check's ranks. They never import the controller."""

@@ -1,0 +1,1 @@
+"""The steps of `hvscale check-gpu`. Each file registers one."""

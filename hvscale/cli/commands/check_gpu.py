@@ -1,0 +1,64 @@
+"""`hvscale check-gpu`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import Csv, Json, new_app
+from hvscale.cli.console import print_document, print_table
+from hvscale.launch import flavours
+from hvscale.report.csv_file import write_csv
+
+app = new_app()
+
+
+@app.command()
+def check_gpu(
+    only: Annotated[
+        list[str],
+        typer.Option("--only", metavar="PART,...", help="Run only these parts; repeatable. See --list. [default: all]"),
+    ] = [],  # noqa: B006 - Typer copies it
+    show_list: Annotated[bool, typer.Option("--list", help="List the parts with their time limits and exit.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Run each part on the CPU up to the GPU, with small models; nothing counts as held."
+        ),
+    ] = False,
+    mpi: Annotated[
+        str, typer.Option("--mpi", metavar="FLAVOUR", help="MPI library that starts the ranks.")
+    ] = flavours.DEFAULT,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="Folder for the results. [default: a new folder under runs/]"),
+    ] = None,
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
+    """Check everything that needs a GPU, in at most 20 minutes: NCCL, the profiler, knobs, speed.
+
+    Needs no network. One GPU is enough: ranks share it. Exit status 4 if a line failed.
+
+    Example: `hvscale check-gpu --only horovod-nccl,nccl-plugin`
+    """
+    from hvscale.bench.gpu_check.check import GpuCheck, select
+    from hvscale.bench.gpu_check.output import CheckProgress, list_rows, rows, terminal_rows
+
+    if show_list:
+        print_table(["part", "limit", "what it checks"], list_rows(select(only)))
+        return
+    check = GpuCheck.of(only, dry_run=dry_run, mpi=mpi, folder=run)
+    try:
+        with CheckProgress(check.document.steps) as progress:
+            check.run(progress)
+    finally:
+        if check.document.lines:
+            print_document(
+                check.document,
+                json,
+                csv,
+                write_csv=lambda document, path: write_csv(path, rows(document)),
+                show=lambda document: print_table(["part", "claim", "result", "found"], terminal_rows(document)),
+                last=f"{check.document.summary}\nfolder: {check.path}\npage: {check.page}",
+            )
