@@ -7,10 +7,10 @@ TORCH =
 install = $(PYTHON) setup/install.py --mpi $(1) $(if $(TORCH),--torch $(TORCH))
 
 # These always run in .venv.
-demo test check lint docs: override MPI = openmpi
+demo test check check-gpu lint docs: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-docs setup-mpich demo check test lint docs clean
+.PHONY: help setup setup-dev setup-docs setup-mpich demo check check-gpu test lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -33,6 +33,9 @@ demo: setup ## train, profile and report in about a minute
 
 check: lint ## run the linters and the unit tests, before each commit
 	@.venv/bin/python -m pytest --numprocesses 2 -m "not ranks" --ignore=tests/system --ignore=tests/setup
+
+check-gpu: setup ## check everything that needs a GPU, in at most 20 minutes
+	@.venv/bin/hvscale check-gpu
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest --numprocesses 3 --durations 30 --durations-min 10

@@ -14,6 +14,7 @@ from hvscale.core.errors import EXIT_RANK_FAILED, HvscaleError
 from hvscale.core.files import read_text
 from hvscale.launch.supervision import processes
 from hvscale.launch.supervision.interrupts import defer_interrupts
+from hvscale.launch.supervision.programs import end_session
 
 LAST_LINES = 12
 OUTPUT_BYTES = 64 << 20
@@ -96,14 +97,15 @@ def run(
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a command that still runs to end, then kill its process group."""
+    """Ask a command that still runs to end; kill its process group if it does not.
+
+    `kill_descendants` finds what it leaves.
+    """
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    end_session(process)
 
 
 def kill_descendants() -> list[str]:

@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 from pydantic import BaseModel
+from rich import box
 from rich.progress import MofNCompleteColumn
+from rich.table import Table
+from rich.text import Text
 
 from hvscale.bench.gpu_check.document import CheckLine, GpuCheckDocument, Status, StepRun
 from hvscale.bench.gpu_check.step import Step
 from hvscale.core.units import GIB
 from hvscale.report.progress import ProgressBar
 from hvscale.report.tables import TableModel
+
+STYLES = {"held": "green", "failed": "red", "not possible": "yellow"}
 
 
 class LineRow(BaseModel):
@@ -86,13 +91,16 @@ def list_rows(steps: Sequence[Step]) -> list[list[str]]:
     return [*rows, ["all of these", f"{total:.1f} min", "at most"]]
 
 
-def terminal_rows(document: GpuCheckDocument) -> list[list[str]]:
-    """A row for each line; the first one of a step names it."""
-    found = []
+def terminal_table(document: GpuCheckDocument) -> Table:
+    """A row for each line; the first one of a step names it. Long cells are wrapped."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("part", "claim", "result", "found"):
+        table.add_column(name, overflow="fold")
     for step in document.steps:
         lines = [line for line in document.lines if line.step == step.name]
         for number, line in enumerate(lines):
-            found.append(["" if number else step.name, line.claim, line.status, line.reason or line.found])
-        if not lines:
-            found.append([step.name, "", step.state, ""])
-    return found
+            shown = Text(line.status, style=STYLES.get(line.status, ""))
+            table.add_row("" if number else step.name, line.claim, shown, line.reason or line.found)
+        if not lines:  # not reached
+            table.add_row(step.name, "", step.state, "")
+    return table

@@ -142,17 +142,16 @@ class StepContext:
         statuses: Sequence[int] = (0,),
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        until: float | None = None,
     ) -> Finished:
         """Run a command within the step's time. `name`: of its output files.
 
-        `until`: an earlier deadline. Raises as `commands.run`.
+        Raises as `commands.run`.
         """
         self.commands += 1
         return commands.run(
             [str(word) for word in words],
             output=self.folder / f"{self.commands:02}-{name}",
-            deadline=min(self.deadline, until) if until is not None else self.deadline,
+            deadline=self.deadline,
             statuses=statuses,
             environment={**command_environment(), **(environment or {})},
             folder=folder or self.folder,

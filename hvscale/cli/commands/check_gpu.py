@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, new_app
-from hvscale.cli.console import print_document, print_table
+from hvscale.cli.console import print_document, print_table, results
 from hvscale.launch import flavours
 from hvscale.report.csv_file import write_csv
 
@@ -43,7 +43,7 @@ def check_gpu(
     Example: `hvscale check-gpu --only horovod-nccl,nccl-plugin`
     """
     from hvscale.bench.gpu_check.check import GpuCheck, select
-    from hvscale.bench.gpu_check.output import CheckProgress, list_rows, rows, terminal_rows
+    from hvscale.bench.gpu_check.output import CheckProgress, list_rows, rows, terminal_table
 
     if show_list:
         print_table(["part", "limit", "what it checks"], list_rows(select(only)))
@@ -59,6 +59,6 @@ def check_gpu(
                 json,
                 csv,
                 write_csv=lambda document, path: write_csv(path, rows(document)),
-                show=lambda document: print_table(["part", "claim", "result", "found"], terminal_rows(document)),
+                show=lambda document: results().print(terminal_table(document)),
                 last=f"{check.document.summary}\nfolder: {check.path}\npage: {check.page}",
             )

@@ -108,7 +108,7 @@ class MpiCaller(Caller):
             case "allgather":
                 self.communicator.Allgather(part, whole)
             case "reduce-scatter":
-                self.communicator.Reduce_scatter_block(whole, part)
+                self.communicator.Reduce_scatter(whole, part)
 
     def wait(self) -> None:
         pass

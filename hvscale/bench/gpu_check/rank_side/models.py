@@ -5,7 +5,8 @@ import time
 import torch
 from torch import Tensor, nn
 
-OVERFLOW_STEP = 4
+from hvscale.bench.gpu_check.rank_side.requests import OVERFLOW_STEP
+
 # Times the gradient, in the overflow's step: far above fp16's 65504, whatever the loss scale.
 OVERFLOW_FACTOR = 1e9
 SLOW_SECONDS = 0.02

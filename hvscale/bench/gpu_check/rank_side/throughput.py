@@ -1,6 +1,6 @@
 """Images per second of a model's training step in each variant; appends a JSON line for each.
 
-All variants are prepared first, then they take turns. A variant that fails is recorded with its
+The variants take turns, those that torch.compile compiles after the others. A variant that fails is recorded with its
 problem and left out. The model is hvscale's; the step is plain PyTorch in one process, so that the
 figures show what the chip can do.
 
@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +21,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
 from hvscale import models
+from hvscale.bench.gpu_check.rank_side.requests import VARIANTS, Request, Variant
 from hvscale.bench.gpu_check.rank_side.results import synchronize
 
 WARM_UP_STEPS = 3  # the first one chooses cuDNN's algorithms
 CLASSES = 1000
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    tf32: bool = False
-    bf16: bool = False
-    channels_last: bool = False
-    compiled: bool = False
-    graph: bool = False
-
-
-VARIANTS = (
-    Variant("fp32"),
-    Variant("TF32", tf32=True),
-    Variant("bf16", bf16=True),
-    Variant("bf16 + channels_last", bf16=True, channels_last=True),
-    Variant("bf16 + channels_last, compiled", bf16=True, channels_last=True, compiled=True),
-    Variant("bf16 + channels_last, CUDA graph", bf16=True, channels_last=True, graph=True),
-    Variant("bf16 + channels_last, compiled, CUDA graph", bf16=True, channels_last=True, compiled=True, graph=True),
-)
-
-
-@dataclass(frozen=True)
-class Request:
-    """`options`: of the model. `side`: of its square inputs, in pixels. `seconds`: to measure each
-    variant for, in `rounds` turns.
-    """
-
-    model: str
-    options: dict[str, Any]
-    side: int
-    batch: int
-    device: str
-    rounds: int
-    seconds: float
 
 
 class TrainingStep:
@@ -191,10 +156,17 @@ def first_line(error: Exception) -> str:
 
 
 def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
-    ready: dict[Variant, TrainingStep] = {}
-    facts: dict[Variant, dict[str, Any]] = {}
+    """Measure the variants that need no compiler first: compiling may take all the time there is."""
     if request.device != "cpu":
         torch.backends.cudnn.benchmark = True
+    for compiled in (False, True):
+        take_turns(request, [variant for variant in variants if variant.compiled == compiled], write)
+
+
+def take_turns(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
+    """Prepare the variants, then measure them in turns, and write a line for each."""
+    ready: dict[Variant, TrainingStep] = {}
+    facts: dict[Variant, dict[str, Any]] = {}
     for variant in variants:
         if request.device == "cpu" and needs_gpu(variant):
             write({**asdict(variant), "needs_gpu": True})
@@ -202,7 +174,6 @@ def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict
                 continue
         try:
             ready[variant], facts[variant] = prepare(request, variant)
-            write({**asdict(variant), **facts[variant], "prepared": True})
         except Exception as error:
             write({**asdict(variant), "problem": first_line(error)})
     speeds: dict[Variant, list[float]] = {variant: [] for variant in ready}

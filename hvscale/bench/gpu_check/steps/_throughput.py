@@ -6,7 +6,7 @@ from typing import Any
 
 from hvscale.bench.gpu_check.chips import chip_of
 from hvscale.bench.gpu_check.commands import CommandFailedError
-from hvscale.bench.gpu_check.rank_side.throughput import VARIANTS, Request
+from hvscale.bench.gpu_check.rank_side.requests import VARIANTS, Request
 from hvscale.bench.gpu_check.step import StepContext
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import write_text

@@ -85,7 +85,9 @@ def split(context: StepContext) -> None:
         reason = next((line for line in tried.stderr.splitlines() if "--devices split" in line), "")
         if not reason:
             raise CommandFailedError("--devices split was refused without a reason", tried.last_lines)
-        context.not_possible("--devices split: the program sees its GPU, the library all", reason)
+        context.not_possible(
+            "--devices split: the program sees its GPU, the library all", reason.removeprefix("hvscale: ")
+        )
         return
     folder = context.folder / "split"
     variable = context.read_json(folder / "run.json")["library_devices_variable"]

@@ -21,8 +21,14 @@ NCCL_KNOBS = {
 # What NCCL must do with them, by the plug-in's records: knobs, algorithm, protocol, most channels.
 EFFECTS = (
     ({"nccl_algorithm": "ring", "nccl_protocol": "simple", "nccl_channels": "1"}, b"RING", b"SIMPLE", 1),
+    ({"nccl_algorithm": "ring", "nccl_protocol": "ll", "nccl_channels": "2"}, b"RING", b"LL", 2),
     ({"nccl_algorithm": "tree", "nccl_protocol": "ll", "nccl_channels": "2"}, b"TREE", b"LL", 2),
 )
+# NCCL reads these where the job gives it a reason, which this one may not do.
+READ_AT_NEED = {
+    "NCCL_P2P_DISABLE": "NCCL reads it for ranks of one host whose GPUs could reach each other",
+    "NCCL_LOCAL_REGISTER": "NCCL reads it for buffers that the program registers",
+}
 HOROVOD_KNOBS = {"fusion_threshold": "1M", "cycle_time": "1", "cache_capacity": "64"}
 MPI_KNOBS = {"allreduce_algorithm": "ring", "broadcast_algorithm": "binomial"}
 UCX_KNOBS = {"cuda_ipc": "off", "registration_cache": "off"}
@@ -80,6 +86,9 @@ def nccl_reads(context: StepContext) -> None:
     ignored = not_applied(record, "NCCL")
     in_effect = settings(record, "NCCL")
     for name in requested:
+        if name in READ_AT_NEED and name not in in_effect:
+            context.not_possible(f"NCCL reads {name}", READ_AT_NEED[name])
+            continue
         context.hold(
             f"NCCL reads {name}",
             name in in_effect,

@@ -1,6 +1,6 @@
 """Throughput of the full EDSR x2 on patches of 48x48 pixels."""
 
-from hvscale.bench.gpu_check.rank_side.throughput import Request
+from hvscale.bench.gpu_check.rank_side.requests import Request
 from hvscale.bench.gpu_check.step import StepContext, step
 from hvscale.bench.gpu_check.steps._throughput import measure
 

@@ -1,6 +1,6 @@
 """Throughput of ResNet-50 on images of 224x224 pixels."""
 
-from hvscale.bench.gpu_check.rank_side.throughput import Request
+from hvscale.bench.gpu_check.rank_side.requests import Request
 from hvscale.bench.gpu_check.step import RANK_SIDE, StepContext, step
 from hvscale.bench.gpu_check.steps._throughput import measure
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hvscale.bench.gpu_check.rank_side.models import OVERFLOW_STEP
+from hvscale.bench.gpu_check.rank_side.requests import OVERFLOW_STEP
 from hvscale.bench.gpu_check.step import RANK_SIDE, StepContext, step
 from hvscale.bench.gpu_check.steps._training import SIDE, make_images, steps_of
 
