@@ -146,7 +146,7 @@ def test_a_part_that_goes_wrong_is_a_failed_line_and_the_others_run(plugins: Pat
 def test_a_signal_ends_everything_and_keeps_what_was_found(
     plugins: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    words = [PROGRAMS / "hvscale", "check-gpu", "--dry-run", "--only", "waits,devices", "--run", "check", "--json"]
+    words: list[str | Path] = [PROGRAMS / "hvscale", "check-gpu", "--dry-run", "--only", "waits,devices", "--run", "check", "--json"]
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         process = subprocess.Popen(
             words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(plugins)}, stdout=out, stderr=err

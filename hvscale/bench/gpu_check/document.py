@@ -57,6 +57,11 @@ class CheckLine(BaseModel):
     reason: str = ""
     last_lines: list[str] = []
 
+    @property
+    def text(self) -> str:
+        """The reason, if there is one, and what was found."""
+        return "; ".join(filter(None, (self.reason, self.found)))
+
 
 class StepRun(BaseModel):
     """One step. `folder`: below the check's own, with the output of each command."""

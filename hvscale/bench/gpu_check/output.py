@@ -37,7 +37,7 @@ class CheckProgress(ProgressBar):
         self.update(description=f"{step.name}, at most {step.limit_seconds:g} s")
 
     def added(self, line: CheckLine) -> None:
-        self.print(f"{line.status}: {line.claim}: {line.reason or line.found}".removesuffix(": "))
+        self.print(f"{line.status}: {line.claim}: {line.text}".removesuffix(": "))
         for text in line.last_lines:
             self.print(f"    {text}")
 
@@ -56,7 +56,7 @@ def result_table(document: GpuCheckDocument) -> TableModel:
         lines = [line for line in document.lines if line.step == step.name]
         seconds = f", {step.seconds:.0f} s" if step.seconds is not None else ""
         # A step that was not reached has no lines, and is named.
-        shown = [[line.claim, line.status, line.reason or line.found] for line in lines]
+        shown = [[line.claim, line.status, line.text] for line in lines]
         groups[f"{step.name} ({step.state}{seconds})"] = shown
     return TableModel(
         title="Check of this GPU" if not document.dry_run else "Dry run on the CPU: no GPU was checked",
@@ -100,7 +100,7 @@ def terminal_table(document: GpuCheckDocument) -> Table:
         lines = [line for line in document.lines if line.step == step.name]
         for number, line in enumerate(lines):
             shown = Text(line.status, style=STYLES.get(line.status, ""))
-            table.add_row("" if number else step.name, line.claim, shown, line.reason or line.found)
+            table.add_row("" if number else step.name, line.claim, shown, line.text)
         if not lines:  # not reached
             table.add_row(step.name, "", step.state, "")
     return table

@@ -3,6 +3,8 @@
 import json
 import platform
 import shutil
+import subprocess
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -15,12 +17,13 @@ def version_of(package: str) -> str | None:
 
 
 def nccl_in_horovod() -> bool | None:
-    """Whether Horovod was built with NCCL; None if it cannot be loaded."""
-    try:
-        import horovod.torch as hvd
-    except (ImportError, OSError):
-        return None
-    return bool(hvd.nccl_built())
+    """Whether Horovod was built with NCCL; None if it cannot be loaded.
+
+    In a process of its own, which a broken build may take down.
+    """
+    words = [sys.executable, "-c", "import horovod.torch as hvd; print(int(hvd.nccl_built() > 0))"]
+    asked = subprocess.run(words, capture_output=True, text=True)
+    return None if asked.returncode else asked.stdout.strip() == "1"
 
 
 def gpus() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Images per second of a model's training step in each variant; appends a JSON line for each.
 
-The variants take turns, those that torch.compile compiles after the others. A variant that fails is recorded with its
-problem and left out. The model is hvscale's; the step is plain PyTorch in one process, so that the
-figures show what the chip can do.
+The variants take turns, those that torch.compile compiles after the others. A variant that fails is
+recorded with its problem and left out. The model is hvscale's; the step is plain PyTorch in one
+process, so that the figures show what the chip can do.
 
 Usage: python -m ...rank_side.throughput REQUEST RESULTS: two files of JSON
 """
@@ -156,7 +156,7 @@ def first_line(error: Exception) -> str:
 
 
 def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
-    """Measure the variants that need no compiler first: compiling may take all the time there is."""
+    """Measure the compiled variants last: compiling may take all the time there is."""
     if request.device != "cpu":
         torch.backends.cudnn.benchmark = True
     for compiled in (False, True):

@@ -8,7 +8,7 @@ from hvscale.core.errors import EXIT_WRONG_REQUEST
 from hvscale.core.units import human_bytes, human_seconds
 
 NP = 2
-SIZES = {"cuda": ("-b", "8", "-e", "16M", "-f", "128"), "cpu": ("-b", "8", "-e", "64K", "-f", "128")}
+SIZES = {"cuda": "8,4K,256K,16M", "cpu": "8,4K,64K"}
 CALLS = {"cuda": ("-n", "20", "-w", "3"), "cpu": ("-n", "2", "-w", "1")}
 
 
@@ -59,7 +59,7 @@ def measure(context: StepContext, path: Path, operation: str, dtype: str, claim:
     memory = ["--device", context.device, *(("--path", path.name.split()[-1]) if context.on_gpu else ())]
     name = f"{operation}-{dtype}-{path.name.replace(' ', '-')}"
     folder = context.folder / name
-    options = [*SIZES[context.device], *CALLS[context.device], "--run", folder, *context.sharing_options(NP)]
+    options = ["--sizes", SIZES[context.device], *CALLS[context.device], "--run", folder, *context.sharing_options(NP)]
     done = context.hvscale(name, "bench", *words, *memory, *options, "--json", statuses=(0, EXIT_WRONG_REQUEST))
     if done.status == EXIT_WRONG_REQUEST:
         reason = (done.last_lines or ["refused without a reason"])[-1].removeprefix("hvscale: ")
@@ -76,7 +76,7 @@ def judge(context: StepContext, claim: str, document: dict[str, Any]) -> None:
     context.hold(
         claim,
         bool(rows) and wrong == 0 and all(row["wrong"] is not None for row in rows),
-        f"{human_bytes(smallest['bytes'])}: {human_seconds(smallest['seconds'])}; {human_bytes(largest['bytes'])}: "
+        f"{rows[0]['backend']}: {human_bytes(smallest['bytes'])}: {human_seconds(smallest['seconds'])}; {human_bytes(largest['bytes'])}: "
         f"{largest['busbw_gigabytes_per_second']:.3g} GB/s busbw",
         f"{wrong} wrong elements",
         small_bytes=smallest["bytes"],
