@@ -51,7 +51,7 @@ NCCL_TESTS = """
 def context(folder: Path, machine: Machine = MACHINE, gpu: bool = True) -> tuple[StepContext, list[CheckLine]]:
     lines: list[CheckLine] = []
     step = next(one for one in all_steps() if one.name == "throughput-edsr")
-    return StepContext(step, machine, "cuda" if gpu else "cpu", "openmpi", folder, lines.append), lines
+    return StepContext(step, 60, machine, "cuda" if gpu else "cpu", "openmpi", folder, lines.append), lines
 
 
 def test_all_steps_fit_into_twenty_minutes() -> None:

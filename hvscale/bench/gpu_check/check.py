@@ -39,6 +39,7 @@ from hvscale.launch.supervision.interrupts import (
 from hvscale.studies.base import lock_folder, require_empty
 
 MACHINE_SECONDS = 120
+DRY_RUN_FACTOR = 3  # a dry run may have few cores, and compiles for a CPU, which takes longer
 NO_GPU = (
     "no NVIDIA GPU here: nvidia-smi lists none; run this on a machine with one, or add --dry-run to run each step on "
     "the CPU up to the GPU"
@@ -72,6 +73,11 @@ def select(parts: Sequence[str]) -> list[Step]:
     names = [name.strip() for word in parts for name in word.split(",")]
     chosen = {STEPS.get(name, "--only").name for name in names}
     return [one for one in all_steps() if one.name in chosen or not names]
+
+
+def limit(step: Step, dry_run: bool) -> float:
+    """The time limit of a step, in seconds."""
+    return step.limit_seconds * (DRY_RUN_FACTOR if dry_run else 1)
 
 
 def find_machine(dry_run: bool) -> Machine:
@@ -123,7 +129,7 @@ class GpuCheck:
             machine=machine,
             sharing=describe_sharing(machine) if not dry_run else "",
             steps=[
-                StepRun(name=one.name, title=one.summary, limit_seconds=one.limit_seconds, folder=one.name)
+                StepRun(name=one.name, title=one.summary, limit_seconds=limit(one, dry_run), folder=one.name)
                 for one in steps
             ],
         )
@@ -181,12 +187,14 @@ class GpuCheck:
         try:
             folder.mkdir()
             device: Device = "cpu" if self.document.dry_run else "cuda"
-            context = StepContext(step, machine, device, self.document.mpi, folder, add, memory, left)
+            context = StepContext(
+                step, entry.limit_seconds, machine, device, self.document.mpi, folder, add, memory, left
+            )
             step.run(context)
             entry.state = "finished"
         except CommandFailedError as error:
             entry.state, entry.problem = "failed", str(error)
-            what = f"ends within {step.limit_seconds:g} s" if isinstance(error, TimeLimitError) else "runs to its end"
+            what = f"ends within {entry.limit_seconds:g} s" if isinstance(error, TimeLimitError) else "runs to its end"
             add(failed_line(step, what, str(error), error.last_lines))
         except OSError as error:
             raise cannot_write(self.path, error) from error

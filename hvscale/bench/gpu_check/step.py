@@ -64,6 +64,7 @@ class StepContext:
     """
 
     step: Step
+    limit_seconds: float
     machine: Machine
     device: Device
     mpi: str
@@ -73,7 +74,7 @@ class StepContext:
     left_processes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.deadline = time.monotonic() + self.step.limit_seconds
+        self.deadline = time.monotonic() + self.limit_seconds
         self.commands = 0
 
     @property

@@ -108,7 +108,8 @@ class MpiCaller(Caller):
             case "allgather":
                 self.communicator.Allgather(part, whole)
             case "reduce-scatter":
-                self.communicator.Reduce_scatter(whole, part)
+                # Without the counts, mpi4py would ask all ranks for them by an all-gather.
+                self.communicator.Reduce_scatter(whole, part, [len(part)] * self.communicator.size)
 
     def wait(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from hvscale.bench.gpu_check.commands import CommandFailedError
 from hvscale.bench.gpu_check.step import StepContext, step
 from hvscale.core.errors import EXIT_WRONG_REQUEST
 from hvscale.core.units import human_bytes, human_seconds
@@ -71,11 +72,13 @@ def measure(context: StepContext, path: Path, operation: str, dtype: str, claim:
 
 def judge(context: StepContext, claim: str, document: dict[str, Any]) -> None:
     rows = document["rows"]
+    if not rows:
+        raise CommandFailedError("hvscale bench measured no size", [])
     wrong = sum(row["wrong"] or 0 for row in rows)
     smallest, largest = min(rows, key=lambda row: row["bytes"]), max(rows, key=lambda row: row["bytes"])
     context.hold(
         claim,
-        bool(rows) and wrong == 0 and all(row["wrong"] is not None for row in rows),
+        wrong == 0 and all(row["wrong"] is not None for row in rows),
         f"{rows[0]['backend']}: {human_bytes(smallest['bytes'])}: {human_seconds(smallest['seconds'])}; {human_bytes(largest['bytes'])}: "
         f"{largest['busbw_gigabytes_per_second']:.3g} GB/s busbw",
         f"{wrong} wrong elements",
