@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvscale.bench.gpu_check.steps.knobs import choices
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.flavours import all_rank_variables
@@ -118,6 +119,13 @@ def test_every_call_is_recorded_under_every_version(harness: Path, make_run: Mak
         of_operation = [call for call in CALLS if call[6] == operation]
         assert sum(row.calls for row in rows) == 2 * threads * rounds * len(of_operation)
         assert sum(row.bytes for row in rows) == 2 * threads * rounds * sum(call[7] for call in of_operation)
+
+
+def test_check_gpu_reads_what_nccl_chose(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(2, "NCCL")
+    for rank in range(2):
+        record(harness, run, 6, 1, len(CALLS), rank=rank)
+    assert choices(run) == {call[2:4] + call[5:6] for call in CALLS if call[0] == b"AllReduce"}
 
 
 def test_the_plug_in_exports_one_table_per_version() -> None:

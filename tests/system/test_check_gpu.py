@@ -44,7 +44,7 @@ def waits(context):
     (context.folder / "ready").write_text("")
     context.run("sleep", ["sleep", "612"])
 """
-SMALL = "devices,nccl-plugin,training,leftovers"
+SMALL = "nccl-plugin,devices,training,leftovers"
 
 
 @pytest.fixture(scope="module")

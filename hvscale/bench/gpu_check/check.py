@@ -118,9 +118,9 @@ class GpuCheck:
         steps = select(parts)
         if not flavours.get(mpi).has_mpi:
             raise RequestError(f"--mpi {mpi}: the check starts its ranks by MPI; give one of {with_mpi()}")
-        machine = find_machine(dry_run)
         path = (folder or default_run_path(["check-gpu"])).absolute()
         require_empty(path)
+        machine = find_machine(dry_run)
         document = GpuCheckDocument(
             folder=str(path),
             host=describe_host(),
