@@ -26,6 +26,16 @@ def nccl_in_horovod() -> bool | None:
     return None if asked.returncode else asked.stdout.strip() == "1"
 
 
+def nccl_version() -> list[int]:
+    """The version of the NCCL that PyTorch loads; empty if it is built without."""
+    import torch
+
+    try:
+        return list(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    except (AttributeError, RuntimeError):
+        return []
+
+
 def gpus() -> dict[str, Any]:
     """The GPUs that PyTorch can compute on, or the problem."""
     import torch
@@ -42,7 +52,7 @@ def gpus() -> dict[str, Any]:
         "gpus": [one.name for one in properties],
         "gpu_memory_bytes": [one.total_memory for one in properties],
         "compute_capability": [(one.major, one.minor) for one in properties],
-        "nccl": list(torch.cuda.nccl.version()),  # type: ignore[no-untyped-call]
+        "nccl": nccl_version(),
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 

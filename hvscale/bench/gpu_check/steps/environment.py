@@ -9,7 +9,7 @@ from hvscale.core.units import GIB
     "environment",
     "PyTorch, Horovod, NCCL and compilers; matrix products and convolutions of each type against fp64",
     order=10,
-    limit_seconds=50,
+    limit_seconds=40,
 )
 def environment(context: StepContext) -> None:
     machine = context.machine

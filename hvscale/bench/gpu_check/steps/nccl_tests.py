@@ -20,7 +20,7 @@ ROW = re.compile(r"^\s*(\d+)\s+\d+\s+float\s+sum\s+-?\d+\s+([\d.]+)\s+([\d.]+)\s
     "nccl-tests",
     "nccl-tests' numbers beside bench allreduce, if all_reduce_perf is in PATH",
     order=70,
-    limit_seconds=40,
+    limit_seconds=30,
 )
 def nccl_tests(context: StepContext) -> None:
     if context.needs_gpu(CLAIM, "nccl-tests runs on GPUs only"):

@@ -2,7 +2,7 @@
 
 from hvscale.bench.gpu_check.step import StepContext, step
 
-STEPS = {"cuda": 60, "cpu": 3}
+STEPS = {"cuda": 40, "cpu": 3}
 MODEL = {
     "cuda": ("--batch-size", 16),
     "cpu": ("--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
