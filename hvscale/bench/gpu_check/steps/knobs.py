@@ -18,6 +18,8 @@ NCCL_KNOBS = {
     "registration_cache": "on",
     "socket_interfaces": "lo",
 }
+# Where Gloo starts the ranks, socket_interfaces is Gloo's.
+INTERFACE = ("--env", "NCCL_SOCKET_IFNAME==lo")
 # What NCCL must do with them, by the plug-in's records: knobs, algorithm, protocol, most channels.
 EFFECTS = (
     ({"nccl_algorithm": "ring", "nccl_protocol": "simple", "nccl_channels": "1"}, b"RING", b"SIMPLE", 1),
@@ -76,7 +78,7 @@ def nccl_reads(context: StepContext) -> None:
     """All NCCL knobs in one job; NCCL logs each variable that it reads."""
     mpi = "gloo" if context.on_gpu else context.mpi
     command = context.program("messages", context.device, "all")
-    run = context.launch("nccl", NP, command, *set_options(NCCL_KNOBS), mpi=mpi)
+    run = context.launch("nccl", NP, command, *set_options(NCCL_KNOBS), *INTERFACE, mpi=mpi)
     record = run.read()
     requested = sorted(name for name in record.env_asked if name.startswith("NCCL_"))
     if not requested:
