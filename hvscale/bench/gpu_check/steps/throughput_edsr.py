@@ -5,6 +5,7 @@ from hvscale.bench.gpu_check.step import StepContext, step
 from hvscale.bench.gpu_check.steps._throughput import measure
 
 LEAST_SPEED_UP = 5.0
+TITLES = {"cuda": "EDSR x2", "cpu": "a small EDSR x2"}
 REQUESTS = {
     # The batch of Lim et al. (2017).
     "cuda": Request("edsr", {"scale": 2}, side=48, batch=16, device="cuda", rounds=3, seconds=6),
@@ -21,4 +22,4 @@ REQUESTS = {
     limit_seconds=160,
 )
 def throughput_edsr(context: StepContext) -> None:
-    measure(context, "EDSR x2", REQUESTS[context.device], LEAST_SPEED_UP)
+    measure(context, TITLES[context.device], REQUESTS[context.device], LEAST_SPEED_UP)

@@ -4,6 +4,7 @@ from hvscale.bench.gpu_check.rank_side.requests import Request
 from hvscale.bench.gpu_check.step import RANK_SIDE, StepContext, step
 from hvscale.bench.gpu_check.steps._throughput import measure
 
+TITLES = {"cuda": "ResNet-50", "cpu": "a small classifier"}
 REQUESTS = {
     "cuda": Request("resnet50", {"num_classes": 1000}, side=224, batch=128, device="cuda", rounds=3, seconds=4),
     # A small classifier in its place: a CPU compiles ResNet-50 for minutes.
@@ -20,4 +21,4 @@ REQUESTS = {
     limit_seconds=110,
 )
 def throughput_resnet50(context: StepContext) -> None:
-    measure(context, "ResNet-50", REQUESTS[context.device], None)
+    measure(context, TITLES[context.device], REQUESTS[context.device], None)
