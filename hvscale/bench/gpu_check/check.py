@@ -206,7 +206,7 @@ class GpuCheck:
             add(failed_line(step, "runs to its end", entry.problem, traceback.format_exc().splitlines()[-LAST_LINES:]))
         finally:
             entry.seconds = time.monotonic() - started
-            left += commands.kill_descendants()
+            left += commands.kill_descendants(commands.GRACE_SECONDS)
         self.write()
         reporter.finished(entry)
 

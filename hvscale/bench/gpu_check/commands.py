@@ -20,6 +20,7 @@ LAST_LINES = 12
 OUTPUT_BYTES = 64 << 20
 # `hvscale launch` ends its ranks, which may have to leave a driver call first.
 END_SECONDS = 10.0
+GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.05
 
 
@@ -108,11 +109,17 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     end_session(process)
 
 
-def kill_descendants() -> list[str]:
+def kill_descendants(grace_seconds: float = 0) -> list[str]:
     """Kill every process that the commands left, and return their command lines.
 
-    Needs `processes.adopt_orphans`, so that orphans are descendants of this process.
+    Those that end by themselves within `grace_seconds` do not count, such as helpers that end when
+    they miss their parent. Needs `processes.adopt_orphans`, so that orphans are descendants of this
+    process.
     """
+    until = time.monotonic() + grace_seconds
+    while time.monotonic() < until and list(processes.descendants(os.getpid())):
+        time.sleep(POLL_SECONDS)
+        processes.reap_orphans()
     found: dict[int, str] = {}
     deadline = time.monotonic() + processes.KILL_SECONDS
     while time.monotonic() < deadline:
