@@ -12,7 +12,6 @@ from hvscale.bench.gpu_check.document import CheckLine, GpuCheckDocument, Status
 from hvscale.bench.gpu_check.step import Step
 from hvscale.core.units import GIB
 from hvscale.report.progress import ProgressBar
-from hvscale.report.tables import TableModel
 
 STYLES = {"held": "green", "failed": "red", "not possible": "yellow"}
 
@@ -47,23 +46,6 @@ class CheckProgress(ProgressBar):
 
 def rows(document: GpuCheckDocument) -> list[LineRow]:
     return [LineRow(**line.model_dump(include=set(LineRow.model_fields))) for line in document.lines]
-
-
-def result_table(document: GpuCheckDocument) -> TableModel:
-    """A row for each line, below its step."""
-    groups: dict[str, list[list[str]]] = {}
-    for step in document.steps:
-        lines = [line for line in document.lines if line.step == step.name]
-        seconds = f", {step.seconds:.0f} s" if step.seconds is not None else ""
-        # A step that was not reached has no lines, and is named.
-        shown = [[line.claim, line.status, line.text] for line in lines]
-        groups[f"{step.name} ({step.state}{seconds})"] = shown
-    return TableModel(
-        title="Check of this GPU" if not document.dry_run else "Dry run on the CPU: no GPU was checked",
-        columns=["claim", "result", "found"],
-        groups=groups,
-        caption=[document.summary],
-    )
 
 
 def machine_facts(document: GpuCheckDocument) -> list[str]:

@@ -3,9 +3,9 @@
 import plotly.graph_objects as go
 
 from hvscale.bench.gpu_check.document import CheckLine, GpuCheckDocument
-from hvscale.bench.gpu_check.output import machine_facts, result_table
+from hvscale.bench.gpu_check.output import machine_facts
 from hvscale.report.figures import BLUE, style_bars
-from hvscale.report.page import study_page
+from hvscale.report.page import render_page, study_facts, title
 
 SPEED = "images_per_second"
 BAR_PIXELS, MARGIN_PIXELS = 34, 110
@@ -14,13 +14,18 @@ BAR_PIXELS, MARGIN_PIXELS = 34, 110
 def page(document: GpuCheckDocument) -> str:
     """The HTML page of a check, also of one that was interrupted."""
     what = "dry run on the CPU: no GPU was checked" if document.dry_run else "everything that needs a GPU"
-    return study_page(
-        document,
+    # Throughputs of a dry run are a CPU's, of small models: nobody should compare them.
+    figures = {} if document.dry_run else throughput_figures(document)
+    return render_page(
+        "check-gpu.html.j2",
+        {name: figure for name, (_, figure) in figures.items()},
+        title=title(document),
         what=f"hvscale check-gpu: {what}",
-        facts=machine_facts(document),
-        tables=[result_table(document)],
-        # Throughputs of a dry run are a CPU's, of small models: nobody should compare them.
-        figures={} if document.dry_run else throughput_figures(document),
+        facts=[*machine_facts(document), *study_facts(document)],
+        warnings=document.warnings,
+        document=document,
+        steps=[(step, [line for line in document.lines if line.step == step.name]) for step in document.steps],
+        headings={name: heading for name, (heading, _) in figures.items()},
     )
 
 
