@@ -17,8 +17,8 @@ SUBMISSION = ("sbatch", "submit", "sbatch_option")
 OF_ONE_JOB = ("collectives", *SUBMISSION)
 KNOBS = ("set", "settings")
 RECORDING = ("record", "record_dir")
-# Switches of `profile` that a job script does not pass on.
-NOT_SUBMITTED = ("timeline", "gradients")
+# Switches of `profile` and `launch` that a job script does not pass on.
+NOT_SUBMITTED = ("timeline", "gradients", "autotune")
 
 RunPath = parameter("run", OPTIONS["run"], is_argument=False)[0]
 
@@ -40,7 +40,8 @@ def launch_command(without: Collection[str] = (), resolved: bool = True, recordi
         def invoke(self, ctx: Any) -> Any:
             options = LaunchOptions.of(**self.take_values(ctx))
             command = list(ctx.params.get("command") or [])
-            check_submission(options, [name for name in NOT_SUBMITTED if ctx.params.get(name)])
+            switches = [name for name in NOT_SUBMITTED if ctx.params.get(name)]
+            check_submission(options, switches, self.name or "launch")
             ctx.obj = resolve(command, options) if resolved else options
             if resolved and options.placement.sbatch is not None and not options.placement.submit:
                 return write_script(self.name, command, ctx.obj)
@@ -49,7 +50,7 @@ def launch_command(without: Collection[str] = (), resolved: bool = True, recordi
     return LaunchCommand
 
 
-def check_submission(options: LaunchOptions, switches: list[str]) -> None:
+def check_submission(options: LaunchOptions, switches: list[str], verb: str) -> None:
     """Raises RequestError if a job that Slurm starts later would lose one of the `switches`."""
     from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 
@@ -57,7 +58,7 @@ def check_submission(options: LaunchOptions, switches: list[str]) -> None:
     later = placement.sbatch is not None or (placement.submit and not is_inside_an_allocation())
     if later and switches:
         raise RequestError(
-            f"--{switches[0]} is not passed to a job that Slurm starts later: run `hvscale profile --{switches[0]}` inside an "
+            f"--{switches[0]} is not passed to a job that Slurm starts later: run `hvscale {verb} --{switches[0]}` inside an "
             "allocation, with salloc or in a job script of your own"
         )
 

@@ -19,7 +19,7 @@ from hvscale.core.errors import HvscaleError, RankFailedError
 PANELS = {
     "Start here": ("doctor", "demo"),
     "Run and profile": ("launch", "profile", "watch", "breakdown", "compare", "report", "trace", "runs"),
-    "Tune": ("tune", "tune-collectives", "knobs"),
+    "Tune": ("tune", "tune-collectives", "settings", "knobs"),
     "Measure": ("scale", "compare-settings", "compare-placements", "bench"),
     "Predict": ("replay", "predict"),
     "Train": ("train", "eval", "upscale", "models", "data"),

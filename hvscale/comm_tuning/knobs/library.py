@@ -10,9 +10,9 @@ from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
 from hvscale.launch import flavours
 
-# When a library reads a new value: at a fresh start of the job, or at hvd.init() after
-# hvd.shutdown().
-Restart = Literal["start", "init"]
+# When a library reads a new value: at a fresh start of the job; at hvd.init() after hvd.shutdown();
+# or for a new communicator, which hvd.init() creates, from MPI's tools interface.
+Restart = Literal["start", "init", "communicator"]
 AUTO = "auto"  # the automatic choice of the component that accepts algorithms as settings
 
 MEANING = {
@@ -71,6 +71,11 @@ class Spelling:
     segment_variable: str = ""
     segmented: tuple[str, ...] = ()
     supports_np: Mapping[str, Callable[[int], bool]] = field(default_factory=dict)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the value can change in a running job: `hvscale launch --autotune` does it."""
+        return self.restart != "start"
 
     @property
     def is_option(self) -> bool:

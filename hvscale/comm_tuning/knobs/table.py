@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 # The columns with their shares of the table's width.
 COLUMNS = {"library": 3, "variable (default)": 8, "values": 6, "read at": 3, "notes": 7, "source": 5}
-RESTARTS = {"start": "a fresh start", "init": "hvd.init()"}
+RESTARTS = {"start": "a fresh start", "init": "hvd.init(), live", "communicator": "MPI_Init, live"}
 
 
 class KnobRow(BaseModel):
     """One library's spelling of one knob.
 
     `variables`: the environment variables, or the launch option, with the library's defaults.
+    `live`: the value can change in a running job, as `--autotune` does.
     """
 
     knob: str
@@ -33,6 +34,7 @@ class KnobRow(BaseModel):
     values: str
     unit: str
     restart: Restart
+    live: bool
     transport: str | None
     note: str
     also_set: dict[str, str]
@@ -42,7 +44,7 @@ class KnobRow(BaseModel):
 class KnobsDocument(VersionedDocument):
     """The document that `hvscale knobs --json` prints."""
 
-    schema_: Literal["hvscale/knobs/2"] = "hvscale/knobs/2"
+    schema_: Literal["hvscale/knobs/3"] = "hvscale/knobs/3"
     rows: list[KnobRow]
 
 
@@ -77,6 +79,7 @@ def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
                 values=one.values.accepted,
                 unit=one.unit,
                 restart=one.restart,
+                live=one.is_live,
                 transport=one.transport,
                 note=one.note,
                 also_set=dict(one.also_set),

@@ -15,6 +15,7 @@ from typing import Any
 from hvscale.core.errors import HvscaleError
 
 MCA = "OMPI_MCA_"
+MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family
 VALUE_BYTES = 8  # room for a value, which is an int or a bool
 
 
@@ -97,9 +98,12 @@ def loaded_library() -> str:
 
 
 def start_tools(mpi: ctypes.CDLL) -> None:
-    """Initialize the tools interface. Raises ControlVariableError if the library has none."""
+    """Initialize the tools interface. Raises ControlVariableError if the library has none.
+
+    With all threads, because Open MPI lowers the thread level of MPI itself to that of its tools.
+    """
     provided = ctypes.c_int()
-    if not hasattr(mpi, "MPI_T_init_thread") or mpi.MPI_T_init_thread(0, ctypes.byref(provided)) != 0:
+    if not hasattr(mpi, "MPI_T_init_thread") or mpi.MPI_T_init_thread(MPI_THREAD_MULTIPLE, ctypes.byref(provided)) != 0:
         raise ControlVariableError(
             "the MPI library has no tools interface (MPI_T), so its algorithms cannot be selected"
         )

@@ -75,6 +75,7 @@ register(
                 ),
                 segment_variable="MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE",
                 segmented=("tree",),
+                restart="communicator",
                 source=VARS,
             ),
             Spelling(
@@ -95,6 +96,7 @@ register(
                 segment_variable="MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE",
                 segmented=("pipelined_tree",),
                 supports_np={"scatter_allgather": is_power_of_two},
+                restart="communicator",
                 source=VARS,
             ),
             Spelling(
@@ -113,12 +115,14 @@ register(
                 ),
                 note="recursive_doubling: np must be a power of two",
                 supports_np={"recursive_doubling": is_power_of_two},
+                restart="communicator",
                 source=VARS,
             ),
             Spelling(
                 knob="gather_algorithm",
                 variables={"MPIR_CVAR_GATHER_INTRA_ALGORITHM": "auto"},
                 values=OneOf.of("auto", "binomial"),
+                restart="communicator",
                 source=VARS,
             ),
             Spelling(
@@ -130,6 +134,7 @@ register(
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
                 note="applies only to allreduce_algorithm=tree and broadcast_algorithm=pipelined_tree",
+                restart="communicator",
                 source=VARS,
             ),
             Spelling(

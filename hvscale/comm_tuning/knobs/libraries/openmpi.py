@@ -68,6 +68,7 @@ register(
                 also_set=TUNED_FIRST,
                 segment_variable="OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize",
                 segmented=("segmented_ring",),
+                restart="communicator",
                 source=INFO,
             ),
             Spelling(
@@ -91,6 +92,7 @@ register(
                 also_set=TUNED_FIRST,
                 segment_variable="OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize",
                 segmented=("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
+                restart="communicator",
                 source=INFO,
             ),
             Spelling(
@@ -112,6 +114,7 @@ register(
                 + NEEDS_TUNED,
                 also_set=TUNED_FIRST,
                 supports_np={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
+                restart="communicator",
                 source=INFO,
             ),
             Spelling(
@@ -120,6 +123,7 @@ register(
                 values=OneOf({"auto": "0", "linear": "1", "binomial": "2", "linear_sync": "3"}),
                 note=NEEDS_TUNED,
                 also_set=TUNED_FIRST,
+                restart="communicator",
                 source=INFO,
             ),
             Spelling(
@@ -132,6 +136,7 @@ register(
                 unit="bytes",
                 note="applies only to allreduce_algorithm and broadcast_algorithm values with segments; " + NEEDS_TUNED,
                 also_set=TUNED_FIRST,
+                restart="communicator",
                 source=INFO,
             ),
             Spelling(

@@ -3,6 +3,7 @@
 Each format is one file in `formats/`.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from hvscale.comm_tuning.tune.document import TuneDocument
@@ -10,8 +11,8 @@ from hvscale.comm_tuning.tune.outputs.output_format import TunedJob, output_form
 from hvscale.core.run_folder import cannot_write, write_atomically
 
 
-def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
-    """Write every file that applies to the job; return their paths.
+def write_outputs(folder: Path, document: TuneDocument, without: Collection[str] = ()) -> list[Path]:
+    """Write every file that applies to the job, except those in `without`; return their paths.
 
     Files of an earlier call that no longer apply are removed. Without a proven gain the files set
     only what the study had fixed. Raises RequestError if the folder cannot be written.
@@ -22,7 +23,7 @@ def write_outputs(folder: Path, document: TuneDocument) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for output in output_formats():
             path = folder / output.file
-            if output.applies(tuned):
+            if output.file not in without and output.applies(tuned):
                 text = output.text(tuned).encode()
                 write_atomically(path, lambda stream, text=text: stream.write(text))  # type: ignore[misc]
                 written.append(path)

@@ -1,0 +1,1 @@
+"""Tunes a training job while it trains, and remembers the settings for its next start."""

@@ -1,0 +1,166 @@
+"""Starts a job that tunes itself, and keeps what it found."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import hvscale.comm_tuning.autotune.rank_side
+from hvscale.comm_tuning.autotune.memory import RememberedSettings, forget, memory_folder, now, recall_all, remember
+from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
+from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
+from hvscale.comm_tuning.collectives.instrument import find_libmpi
+from hvscale.comm_tuning.collectives.measure.mpi_t import value_numbers
+from hvscale.comm_tuning.tune.document import Proof, TuneDocument
+from hvscale.comm_tuning.tune.outputs import write_outputs
+from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_autotune_result
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library, RunFolder, RunRecord
+from hvscale.core.statistics import Estimate
+from hvscale.launch.controller import launch
+from hvscale.launch.options import LaunchHooks, LaunchOptions
+
+STEPS = 150
+MAX_REMEMBERED = 32  # of one library and np, passed to the ranks
+MIN_STEPS = 20
+# Files that describe a study with trials of its own.
+OF_STUDIES = ("guide.html", "guide.md", "measurements.csv", "commands.txt")
+NOT_TUNED = (
+    "autotune: nothing was tuned: the program did not train with horovod.torch; `hvscale tune` tunes any command, "
+    "with runs of its own"
+)
+
+
+class Autotune:
+    """A launch whose job tunes itself."""
+
+    def __init__(self, command: list[str], options: LaunchOptions, steps: int, warn: Callable[[str], None]) -> None:
+        """Raises RequestError for steps that are too few."""
+        if steps < MIN_STEPS:
+            raise RequestError(f"--autotune-steps {steps}: give at least {MIN_STEPS}")
+        self.command, self.options, self.steps, self.warn = command, options, steps, warn
+
+    def variables(self, run: RunFolder, record: RunRecord, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables that make the ranks tune the job."""
+        moves = live_moves(self.command, self.options, record.library)
+        words = mpi_words(moves)
+        libmpi = find_libmpi(record.library, environment) if words else None
+        numbers = value_numbers(str(libmpi), words) if libmpi is not None else {}
+        request = RankRequest(
+            steps=self.steps,
+            folder=str(run.path / FOLDER),
+            library=record.library.name,
+            link=str(self.options.placement.link or ""),
+            moves=moves,
+            numbers=[(name, word, number) for (name, word), number in numbers.items()],
+            remembered=self._remembered(record),
+        )
+        return {**attach_variables(environment), VARIABLE: request.text()}
+
+    def launch(self, hooks: LaunchHooks, show: Callable[[str], None]) -> RunFolder:
+        """Launch the job; `show` gets the line about what was found, also if a rank failed.
+
+        Raises as `launch`.
+        """
+        started: list[RunFolder] = []
+
+        def instrument(run: RunFolder, record: RunRecord, environment: dict[str, str]) -> dict[str, str]:
+            started.append(run)
+            return self.variables(run, record, environment)
+
+        try:
+            return launch(self.command, self.options, replace(hooks, instrument=instrument))
+        finally:
+            for run in started:
+                show(self.finish(run))
+
+    def _remembered(self, record: RunRecord) -> list[dict[str, object]]:
+        """The settings that may be this job's; the ranks know which."""
+        found = [
+            entry
+            for entry in recall_all(self.warn)
+            if entry.fingerprint.np == record.np and entry.fingerprint.library == record.library.name
+        ]
+        return [
+            {"fingerprint": entry.fingerprint.model_dump(mode="json"), "settings": entry.settings}
+            for entry in found[:MAX_REMEMBERED]
+        ]
+
+    def finish(self, run: RunFolder) -> str:
+        """Write the settings' files and remember or forget them; returns the line about it."""
+        try:
+            result = read_autotune_result(run)
+        except ValueError as error:
+            return str(error)
+        if result is None:
+            return NOT_TUNED
+        record = run.read()
+        try:
+            return self._keep(run, record, result)
+        except RequestError as error:
+            self.warn(str(error))
+            return summary(result)
+
+    def _keep(self, run: RunFolder, record: RunRecord, result: AutotuneResult) -> str:
+        gain = result.gain
+        if result.state == "dropped" and result.fingerprint is not None:
+            forget(result.fingerprint)
+        if result.state != "tuned" or gain is None or result.fingerprint is None:
+            return summary(result)
+        folder = run.path / FOLDER
+        write_settings(folder, self.command, record.np, self.options, record.library, result.settings, gain)
+        remember(
+            RememberedSettings(
+                fingerprint=result.fingerprint,
+                settings=result.settings,
+                gain=gain,
+                command=self.command,
+                launch=self.options.recorded(),
+                library=record.library,
+                saved_at=now(),
+            )
+        )
+        return f"{summary(result)}; remembered in {memory_folder()}, and for other launchers in {folder}"
+
+
+def attach_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that load the ranks' part into Python. Raises RequestError."""
+    folder = str(Path(hvscale.comm_tuning.autotune.rank_side.__path__[0]).absolute())
+    if os.pathsep in folder:
+        raise RequestError(f"{folder}: PYTHONPATH cannot hold a path with a colon: install hvscale elsewhere")
+    others = environment.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{others}" if others else folder}
+
+
+def write_settings(
+    folder: Path,
+    command: list[str],
+    np: int,
+    options: LaunchOptions,
+    library: Library,
+    settings: dict[str, str],
+    gain: Estimate,
+) -> list[Path]:
+    """Write settings.toml and the files of libraries and launchers; raises RequestError."""
+    document = TuneDocument(
+        folder=str(folder),
+        state="finished",
+        command=command,
+        np=np,
+        launch=options.recorded(),
+        library=library,
+        proof=Proof(settings=settings, pairs=[], gain=gain, accepted=True),
+        winner=settings,
+    )
+    return write_outputs(folder, document, without=OF_STUDIES)
+
+
+def summary(result: AutotuneResult) -> str:
+    """The result in one line."""
+    gain = result.gain
+    if result.state != "tuned" or gain is None:
+        kept = "the defaults are kept" if result.state != "not tuned" else "nothing was tuned"
+        return f"autotune: {kept}: {result.reason}"
+    settings = " ".join(f"{knob}={value}" for knob, value in result.settings.items())
+    interval = "" if gain.low is None else f" (95 % interval {gain.low:.2f} to {gain.high:.2f})"
+    return f"autotune: {settings}: {gain.mean:.2f} times the throughput of the defaults{interval}"

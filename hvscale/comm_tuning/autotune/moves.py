@@ -1,0 +1,60 @@
+"""The changes that autotune may make in a running job: live knobs, their values and variables."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from hvscale.comm_tuning.knobs.library import Spelling, Target
+from hvscale.comm_tuning.knobs.settings import Setting, accepting_spellings, given_in, target_of
+from hvscale.comm_tuning.tune.search_space import SEARCH_SPACE
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Library
+from hvscale.launch.options import LaunchOptions
+
+# Values of the knobs whose values in SEARCH_SPACE depend on a profile.
+THRESHOLDS = tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256, 512))
+SEARCHED: dict[str, tuple[str, ...]] = {"fusion_threshold": THRESHOLDS}
+LIVE = ("cycle_time", "fusion_threshold", "allreduce_algorithm")
+Moves = dict[str, dict[str, dict[str, str]]]
+
+
+def live_moves(command: list[str], options: LaunchOptions, library: Library) -> Moves:
+    """By knob and value, the variables that set it; knobs that the user has set are left out."""
+    target = target_of([], command, options, library)
+    taken = {*given_in(options), *(name for name in target.environment if name.startswith("HOROVOD_"))}
+    moves: Moves = {}
+    for entry in SEARCH_SPACE:
+        if entry.knob in LIVE and entry.knob not in options.knobs:
+            values = SEARCHED.get(entry.knob) or entry.values
+            of_knob = dict(_values(entry.knob, values if isinstance(values, tuple) else (), target, options.np, taken))
+            if of_knob:
+                moves[entry.knob] = of_knob
+    return moves
+
+
+def _values(
+    knob: str, values: tuple[str, ...], target: Target, np: int, taken: set[str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    for value in values:
+        with suppress(RequestError):
+            found: dict[str, str] = {}
+            for spelling, parsed in accepting_spellings(Setting(knob, value), target):
+                if not spelling.is_live or not supports(spelling, value, np):
+                    raise RequestError(value)
+                found |= {**spelling.required_variables(parsed), **spelling.write(parsed)}
+            if not taken & found.keys():
+                yield value, found
+
+
+def supports(spelling: Spelling, value: str, np: int) -> bool:
+    return value not in spelling.supports_np or spelling.supports_np[value](np)
+
+
+def mpi_words(moves: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[tuple[str, str]]:
+    """The values that an MPI library knows by name, for which its tools interface has numbers."""
+    return [
+        (name, word)
+        for values in moves.values()
+        for variables in values.values()
+        for name, word in variables.items()
+        if not name.startswith("HOROVOD_") and not word.isdigit()
+    ]

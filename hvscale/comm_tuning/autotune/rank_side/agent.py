@@ -1,0 +1,367 @@
+"""Tunes the job that this process is a rank of, at the ends of its optimizer's steps.
+
+All ranks count steps alike, because every step all-reduces gradients. At the end of a block of
+steps, rank 0 decides which settings the next block has, and an all-reduce carries the decision. Any
+failure ends the tuning with one line, and not the program.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
+from hvscale.comm_tuning.autotune.rank_side.result import Result
+from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchError
+
+HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
+# Variables with which Horovod does not start again inside a process.
+NO_RESTART = ("HOROVOD_ELASTIC", "HOROVOD_TIMELINE", "HOROVOD_DYNAMIC_PROCESS_SETS")
+MESSAGE = 1024  # numbers in a decision: a count, flags, and the text
+COUNT, PROBLEMS, IN_FLIGHT, LENGTH, TEXT = 0, 1, 2, 3, 8
+MAX_WAITS = 20  # ends of steps with an operation in flight, after which the tuning ends
+CHECK_SHARE = 100  # gradients' bytes / bytes of the sums that are checked after a switch
+CHECK_NUMBERS = (1024, 1 << 20)  # fp32: from 4 KiB to 4 MiB
+PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
+OFFSETS = 8  # of the ranks' numbers
+HANG_SECONDS = 120.0
+HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
+
+
+class Agent:
+    """The tuning of one rank.
+
+    `stage`: "warm-up" before the ranks have greeted each other, "tuning", "done".
+    """
+
+    def __init__(self, horovod: ModuleType, request: RankRequest | None, problem: str = "") -> None:
+        """`request`: None if it could not be read, because of `problem`."""
+        self.horovod, self.request, self.problem = horovod, request, problem
+        self.stage = "warm-up"
+        self.process = os.getpid()
+        self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
+        self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
+        self.result = Result(request) if request else None
+        self.watchdog = Watchdog()
+        self.boundaries = 0
+        self.enqueued = 0  # all-reduces of the program since the last end of a step
+        self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of the first step
+        self.hello: Any = None
+        self.plan: Plan | None = None  # on rank 0
+        self.search: Search | None = None
+        self.decision: Block | Outcome | None = None  # on rank 0, until all ranks can follow it
+        self.block = Block({}, 0)
+        self.times: list[float] = []
+        self.switch_seconds = self.waited = 0.0
+        self.waits = 0
+        self.resumed = time.monotonic()
+        self.step_seconds = 0.0  # of the last step of the warm-up
+
+    # What the program calls.
+
+    def init(self, *args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("HOROVOD_AUTOTUNE", "0") != "0":
+            self.problem = self.problem or "Horovod's own autotune is on"
+        if self.switcher is not None and not self.problem and not self.horovod.is_initialized():
+            # Horovod would start again without these arguments, or write its timeline anew.
+            plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
+            self.switcher.before_init(plain)
+        return self.own["init"](*args, **kwargs)
+
+    def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+        self.exit()
+        return self.own["shutdown"](*args, **kwargs)
+
+    def synchronize(self, handle: int) -> Any:
+        begin = time.monotonic()
+        try:
+            return self.own["synchronize"](handle)
+        finally:
+            self.waited += time.monotonic() - begin
+
+    def enqueue(self, tensors: Any) -> None:
+        """Note all-reduces of the program."""
+        if self.stage == "done":
+            return
+        self.enqueued += 1
+        if self.boundaries == HELLO_AT - 1:
+            self.sizes += [(one.numel() * one.element_size(), str(one.dtype)) for one in tensors]
+
+    def end_step(self, *_: Any) -> None:
+        """Called at the end of each optimizer's step()."""
+        if self.stage == "done" or not self.enqueued or os.getpid() != self.process:
+            return
+        now = time.monotonic()
+        if self.stage == "warm-up":
+            self.boundaries, self.step_seconds = self.boundaries + 1, now - self.resumed
+            if self.boundaries == HELLO_AT:
+                self._greet()
+            elif self.boundaries == BEGIN_AT:
+                self._begin()
+        else:
+            self.times.append(now - self.resumed)
+            if len(self.times) >= self.block.steps:
+                self._decide()
+        self.enqueued = 0
+        self.resumed = time.monotonic()
+
+    # The ranks greet each other.
+
+    def _greet(self) -> None:
+        """Offer to tune. It does not block, because a rank without hvscale never answers."""
+        import torch
+
+        if self.switcher is not None and not self.problem:
+            self.switcher.connect()
+        moves = digest(self._moves())
+        numbers = [1, 1 if self.problem else 0, VERSION, VERSION**2, moves, moves**2]
+        self.hello = self._post(torch.tensor(numbers, dtype=torch.int64), "hello")
+
+    def _begin(self) -> None:
+        if not self.horovod.poll(self.hello):
+            self._stop("not all ranks answer: is hvscale installed on every node?")
+            return
+        count, problems, *pairs = self.own["synchronize"](self.hello).tolist()
+        size = self.horovod.size()
+        same = all(size * squares == total**2 for total, squares in zip(pairs[::2], pairs[1::2], strict=True))
+        if problems or count != size or not same or self.request is None:
+            self._stop(self.problem or ("another rank cannot be tuned" if problems else "the ranks differ in version"))
+            return
+        self.stage = "tuning"
+        if self.horovod.rank() == 0 and self.result is not None:
+            self.result.describe(self.sizes, size, self.horovod.local_size())
+            self._make_plan(self.request, self.result)
+        self._decide()
+
+    def _moves(self) -> list[Settings]:
+        """The changes that this rank's libraries accept."""
+        if self.switcher is None or self.request is None or self.problem:
+            return []
+        single = ({knob: value} for knob, values in self.request.moves.items() for value in values)
+        return [settings for settings in single if self.switcher.accepts(settings)]
+
+    def _make_plan(self, request: RankRequest, result: Result) -> None:
+        """Prepare the search on rank 0, from the steps so far and what is remembered."""
+        accepted = self._moves()
+        moves: dict[str, dict[str, object]] = {}
+        for settings in accepted:
+            for knob, value in settings.items():
+                moves.setdefault(knob, {})[value] = None
+        remembered, problem = result.recall(accepted)
+        if problem:
+            say(problem)
+        shape = JobShape(sum(size for size, _ in self.sizes), self.step_seconds)
+        self.search = Search(request.steps, candidates(moves, shape), remembered)
+        self.plan = self.search.plan()
+
+    # Blocks of steps.
+
+    def _decide(self) -> None:
+        """End the block. Rank 0 chooses the next one, and all ranks switch to its settings."""
+        if self.plan is not None and self.decision is None:
+            self.decision = self._next(self.plan)
+        message = self._exchange(self._decision_text())
+        if message is None:  # a rank still has operations in flight: the block goes on
+            self.waits += 1
+            if self.waits >= MAX_WAITS and self.switcher is not None and not self.switcher.current:
+                self._end("the program keeps operations of Horovod in flight between steps")
+            return
+        outcome, self.decision, self.waits = self.decision, None, 0
+        self.block, self.times, self.waited = Block(message["set"], message["steps"]), [], 0.0
+        begin = time.monotonic()
+        if not self._switch(self.block.settings):
+            return
+        self.switch_seconds = time.monotonic() - begin
+        if message["ends"]:
+            self.stage = "done"
+            if isinstance(outcome, Outcome) and self.result is not None and self.search is not None:
+                self.result.finish(outcome, self.search)
+
+    def _next(self, plan: Plan) -> Block | Outcome:
+        try:
+            if self.block.steps == 0:
+                return next(plan)
+            return plan.send(BlockTimes(self.times, self.switch_seconds, self.waited))
+        except StopIteration as ended:
+            found: Outcome = ended.value
+            return found
+
+    def _decision_text(self) -> bytes:
+        """Rank 0's decision; empty on other ranks."""
+        if self.decision is None:
+            return b""
+        ends = isinstance(self.decision, Outcome)
+        steps = self.decision.steps if isinstance(self.decision, Block) else 0
+        return json.dumps({"set": self.decision.settings, "steps": steps, "ends": ends}).encode()
+
+    def _exchange(self, text: bytes) -> Any:
+        """Sum the ranks' messages, of which only rank 0's has a text; None if a rank is busy."""
+        import torch
+
+        numbers = torch.zeros(MESSAGE, dtype=torch.int64)
+        in_flight = len(self.horovod._handle_map)
+        numbers[COUNT], numbers[IN_FLIGHT], numbers[LENGTH] = 1, in_flight, len(text)
+        numbers[TEXT : TEXT + len(text)] = torch.tensor(list(text), dtype=torch.int64)
+        found = self._sum(numbers, "decision").tolist()
+        if found[COUNT] != self.horovod.size() or found[IN_FLIGHT]:
+            return None
+        return json.loads(bytes(found[TEXT : TEXT + found[LENGTH]]))
+
+    def _switch(self, settings: Settings) -> bool:
+        """Switch, and check sums. False if that failed: then the defaults are in effect again."""
+        if self.switcher is None or settings == self.switcher.current:
+            return True
+        problem = ""
+        with self.watchdog.guarding(describe(settings)):
+            try:
+                self.switcher.switch(settings)
+            except SwitchError as error:
+                problem = str(error)
+            problem = self._check(problem)
+            if problem and self.switcher.current:
+                self.switcher.switch({})
+        if problem:
+            self._end(f"{describe(settings)}: {problem}; the defaults are in effect again")
+        return not problem
+
+    def _check(self, problem: str) -> str:
+        """What went wrong on any rank, also with known sums; empty if nothing. Collective."""
+        import torch
+
+        size, rank = self.horovod.size(), self.horovod.rank()
+        bytes_ = sum(size for size, _ in self.sizes)
+        counts = (CHECK_NUMBERS[0], min(max(bytes_ // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
+        for count in dict.fromkeys(counts):
+            numbers = (torch.arange(count) % PERIOD).float()
+            found = self._sum(numbers + rank % OFFSETS, f"check.{count}")
+            if not torch.equal(found, numbers * size + sum(one % OFFSETS for one in range(size))):
+                problem = problem or "the ranks' sums are wrong"
+        failed = self._sum(torch.tensor([int(bool(problem))], dtype=torch.int64), "checked").item()
+        return problem or ("it failed on another rank" if failed else "")
+
+    def _sum(self, tensor: Any, name: str) -> Any:
+        return self.own["synchronize"](self._post(tensor, name))
+
+    def _post(self, tensor: Any, name: str) -> Any:
+        return self.own["allreduce_async_"](tensor, name=f"hvscale.autotune.{name}", op=self.horovod.Sum)
+
+    # The end.
+
+    def _end(self, reason: str) -> None:
+        """End the tuning on all ranks alike."""
+        if self.stage != "done":
+            self.stage = "done"
+            if self.result is not None and self.horovod.rank() == 0:
+                self.result.stop(reason, self.search)
+
+    def _stop(self, reason: str) -> None:
+        """End the tuning on this rank; only rank 0 says why."""
+        if self.stage == "done":
+            return
+        self.stage = "done"
+        if self.is_first():
+            if self.result is not None:
+                self.result.stop(reason, self.search)
+            else:
+                say(f"nothing was tuned: {reason}")
+
+    def exit(self) -> None:
+        """End the tuning when the program ends, or shuts Horovod down."""
+        if self.stage == "tuning" and self.result is not None and self.search is not None:
+            self.result.stop(f"the program ended after {self.search.used} of {self.search.steps} steps", self.search)
+        elif self.stage == "warm-up" and self.boundaries and self.is_first():
+            self._stop(f"the program ended after {self.boundaries} steps")
+        self.stage = "done"
+
+    def is_first(self) -> bool:
+        """Whether this is rank 0, if Horovod still runs."""
+        return bool(self.horovod.is_initialized() and self.horovod.rank() == 0)
+
+
+class Watchdog:
+    """Ends the process if a change of settings hangs; a rank that died leaves the others there."""
+
+    def __init__(self) -> None:
+        self.seconds = float(os.environ.get(HANG_VARIABLE) or HANG_SECONDS)
+
+    def guarding(self, what: str) -> "Guard":
+        return Guard(self.seconds, what)
+
+
+class Guard:
+    """Context in which the process must not stay longer than some seconds."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self.seconds, self.what = seconds, what
+        self.timer = threading.Timer(seconds, self._expire)
+        self.timer.daemon = True
+
+    def __enter__(self) -> None:
+        self.timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.timer.cancel()
+
+    def _expire(self) -> None:
+        say(f"a change to {self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune")
+        os._exit(3)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"hvscale: autotune: {text}\n")
+    sys.stderr.flush()
+
+
+def describe(settings: Settings) -> str:
+    return " ".join(f"{knob}={value}" for knob, value in settings.items()) or "the defaults"
+
+
+def digest(settings: list[Settings]) -> int:
+    """A number of 24 bits, whose square fits into a sum over many ranks."""
+    return int.from_bytes(hashlib.sha256(json.dumps(settings).encode()).digest()[:3], "big")
+
+
+def attach(horovod: ModuleType, text: str) -> None:
+    """Tune a program that has just imported the module `horovod.torch.mpi_ops`.
+
+    `text`: the request.
+    """
+    from torch.optim import optimizer
+
+    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is None:
+        say("nothing is tuned: it needs PyTorch 2.0 or later")
+        return
+    request, problem = None, ""
+    try:
+        request = RankRequest.parse(text)
+    except (ValueError, TypeError) as error:
+        problem = str(error)
+    agent = Agent(horovod, request, problem)
+    for name in ("allreduce_async_", "allreduce_async"):
+        setattr(horovod, name, _noted(getattr(horovod, name), agent, grouped=False))
+    for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
+        setattr(horovod, name, _noted(getattr(horovod, name), agent, grouped=True))
+    for name in ("init", "shutdown", "synchronize"):
+        setattr(horovod, name, getattr(agent, name))
+    register(agent.end_step)
+    atexit.register(agent.exit)
+
+
+def _noted(function: Callable[..., int], agent: Agent, grouped: bool) -> Callable[..., int]:
+    """Wrap an all-reduce, whose first argument is its tensor or tensors."""
+
+    @wraps(function)
+    def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
+        agent.enqueue(tensors if grouped else (tensors,))
+        return function(tensors, *args, **kwargs)
+
+    return enqueue

@@ -1,0 +1,51 @@
+"""What the ranks are asked to tune: one environment variable, the same for all ranks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+VARIABLE = "HVSCALE_AUTOTUNE"
+# Of the request, the messages between ranks and result.json. All ranks must have the same.
+VERSION = 1
+
+Settings = dict[str, str]  # values by knob, as for --set; empty for the defaults
+
+
+@dataclass(frozen=True)
+class RankRequest:
+    """The request.
+
+    `steps`: of the tuned phase. `folder`: where rank 0 writes result.json. `moves`: by knob and
+    value, the variables that set it. `numbers`: the integers behind the names of an MPI library's
+    values. `library`, `link`: as in a `Fingerprint`. `remembered`: settings of earlier runs that
+    may be this job's.
+    """
+
+    steps: int
+    folder: str
+    library: str
+    link: str = ""
+    moves: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    numbers: Sequence[tuple[str, str, int]] = ()
+    remembered: Sequence[Mapping[str, Any]] = ()
+    version: int = VERSION
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> "RankRequest":
+        """Raises ValueError for a request of another version of hvscale, or none at all."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or found.get("version") != VERSION:
+            raise ValueError("the job was started by another version of hvscale")
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in known})
+
+    def variables(self, settings: Settings) -> dict[str, str]:
+        """The variables that make these settings. Raises KeyError for an unknown knob or value."""
+        found: dict[str, str] = {}
+        for knob, value in settings.items():
+            found |= self.moves[knob][value]
+        return found

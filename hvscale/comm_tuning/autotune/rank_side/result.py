@@ -1,0 +1,121 @@
+"""result.json, which rank 0 writes when the tuning ends, and what is remembered of earlier jobs."""
+
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
+from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
+
+FILE = "result.json"
+
+
+class Result:
+    """The result of one job."""
+
+    def __init__(self, request: RankRequest) -> None:
+        self.request = request
+        self.fingerprint: dict[str, Any] = {}
+
+    def describe(self, sizes: Sequence[tuple[int, str]], np: int, ranks_per_node: int) -> None:
+        """Note which job this is; `sizes`: bytes and type of each gradient."""
+        self.fingerprint = {
+            "gradients": gradients_digest(sizes),
+            "gradient_bytes": sum(size for size, _ in sizes),
+            "tensors": len(sizes),
+            "np": np,
+            "ranks_per_node": ranks_per_node,
+            "library": self.request.library,
+            "link": self.request.link,
+        }
+
+    def recall(self, accepted: Sequence[Settings]) -> tuple[Settings | None, str]:
+        """The remembered settings of this job, and what is wrong with them; both may be empty."""
+        for entry in self.request.remembered:
+            if entry.get("fingerprint") == self.fingerprint:
+                settings = {str(knob): str(value) for knob, value in entry["settings"].items()}
+                unusable = [knob for knob, value in settings.items() if {knob: value} not in accepted]
+                if not unusable:
+                    return settings, ""
+                return None, f"remembered settings are not used: this job cannot change {', '.join(unusable)} now"
+        return None, ""
+
+    def finish(self, outcome: Outcome, search: Search) -> None:
+        """Write the outcome of a whole search."""
+        self._write(
+            search,
+            state=outcome.state,
+            reason=outcome.reason,
+            settings=outcome.settings,
+            remembered=outcome.remembered,
+            pairs=outcome.pairs,
+        )
+        _say(sentence(outcome, search))
+
+    def stop(self, reason: str, search: Search | None) -> None:
+        """Write that the tuning ended early."""
+        if search is not None:
+            self._write(search, state="unfinished", reason=reason, settings={}, remembered=False, pairs=[])
+        else:
+            self._save({"state": "not tuned", "reason": reason})
+        _say(f"the defaults are kept: {reason}" if search is not None else f"nothing was tuned: {reason}")
+
+    def _write(self, search: Search, **fields: Any) -> None:
+        trials = [
+            {"settings": one.settings, "steps": one.steps, "ratio": one.ratio, "kept": one.kept}
+            for one in search.trials
+        ]
+        self._save(
+            {
+                **fields,
+                "fingerprint": self.fingerprint,
+                "steps": search.used,
+                "default_seconds": search.base,
+                "lost_seconds": search.lost,
+                "switches": len(search.switches),
+                "switch_seconds": search.switch_seconds(),
+                "trials": trials,
+            }
+        )
+
+    def _save(self, fields: dict[str, Any]) -> None:
+        folder = Path(self.request.folder)
+        temporary = folder / f".{FILE}.{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w") as stream:
+                json.dump({"schema": f"hvscale/autotune/{VERSION}", **fields}, stream, indent=2)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(folder / FILE)
+        except OSError as error:
+            _say(f"cannot write {folder / FILE}: {error.strerror}; the settings are not remembered")
+
+
+def gradients_digest(sizes: Sequence[tuple[int, str]]) -> str:
+    """Names the multiset of gradients, whose order may differ between runs."""
+    counted = sorted(Counter(sizes).items())
+    return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:16]
+
+
+def sentence(outcome: Outcome, search: Search) -> str:
+    """The outcome in one line."""
+    if outcome.state != "tuned" or outcome.gain is None:
+        return f"the defaults are kept after {search.used} steps: {outcome.reason}"
+    settings = " ".join(f"{knob}={value}" for knob, value in outcome.settings.items())
+    mean, low, high = outcome.gain
+    again = "remembered " if outcome.remembered else ""
+    return (
+        f"{again}{settings}: steps are {mean:.2f} times as fast as with the defaults "
+        f"(95 % interval {low:.2f} to {high:.2f}, {len(outcome.pairs)} pairs of blocks, after {search.used} steps)"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hvscale: autotune: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,307 @@
+"""The search, on rank 0: which settings the next steps use, and when a candidate is dropped."""
+
+import math
+import statistics
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hvscale.comm_tuning.autotune.rank_side.request import Settings
+
+PROFILE_STEPS = 12  # with the defaults, before the first candidate
+MAX_LOSS = 0.01  # of the time of the tuned phase, if the defaults are best
+MIN_WAIT = 0.01  # share of a step that ranks wait for communication, below which nothing is tuned
+TRIAL_STEPS = 12  # of a candidate that is not dropped early, and of its reference
+PAIR_STEPS = 4  # of each side of a pair of the proof; the first step after a switch does not count
+PAIRS = 5
+PAIRS_REMEMBERED = 3  # of settings that have been proven before
+FIRST_SWITCH_SECONDS = 0.01  # until the first switch has been timed
+EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
+HOPELESS_RATIO = 2.0  # a first step that takes this many times the reference's ends the trial
+RECENT = 12  # steps of the reference that a candidate is compared with
+# Two-sided quantiles of Student's t for 1, 2, ... degrees of freedom (core.statistics needs SciPy).
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
+
+State = Literal["tuned", "defaults", "dropped"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Settings for the next `steps` steps."""
+
+    settings: Settings
+    steps: int
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """Seconds of a block's steps, of the switch before it, and of waiting within its steps."""
+
+    steps: Sequence[float]
+    switch: float = 0.0
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried: its step time over the reference's, and whether it was kept."""
+
+    settings: Settings
+    steps: int
+    ratio: float
+    kept: bool
+
+
+@dataclass
+class Outcome:
+    """The end of the search.
+
+    `state`: "tuned": `settings` are proven faster. "dropped": remembered settings no longer win.
+    `pairs`: seconds of a step with the defaults and with the settings, of each pair of the proof.
+    `gain`: default / tuned with the limits of its 95 % interval.
+    """
+
+    state: State
+    reason: str
+    settings: Settings = field(default_factory=dict)
+    remembered: bool = False
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+    gain: tuple[float, float, float] | None = None
+
+
+Plan = Generator[Block, BlockTimes, Outcome]
+Measuring = Generator[Block, BlockTimes, list[float]]
+Verdict = Generator[Block, BlockTimes, bool]
+
+
+class Search:
+    """Yields blocks of steps and receives their times; returns the outcome.
+
+    The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
+    seconds that the search has cost so far, negative once it has gained more.
+    """
+
+    def __init__(self, steps: int, candidates: Sequence[Settings], remembered: Settings | None = None) -> None:
+        self.steps, self.candidates, self.remembered = steps, candidates, remembered
+        self.current: Settings = {}
+        self.used = 0
+        self.lost = 0.0
+        self.base = 0.0  # seconds of a step with the defaults
+        self.switches: list[float] = []
+        self.samples: dict[tuple[tuple[str, str], ...], list[float]] = {}
+        self.trials: list[Trial] = []
+        self.drops_remembered = False
+
+    def plan(self) -> Plan:
+        if self.remembered:
+            outcome = yield from self._prove(self.remembered, PAIRS_REMEMBERED, is_remembered=True)
+            if outcome.state == "tuned":
+                return outcome
+            self.drops_remembered = True
+        else:
+            profile = yield Block({}, PROFILE_STEPS)
+            self._account({}, profile)
+            share = profile.waited / max(sum(profile.steps), 1e-9)
+            if share < MIN_WAIT:
+                return self._keep(f"ranks wait for communication in only {share:.1%} of a step")
+        best: Settings = {}
+        tried = 0
+        for candidate in self.candidates:
+            if reason := self._stop_reason():
+                break
+            settings = {**best, **candidate}
+            if settings == best:
+                continue
+            tried += 1
+            if (yield from self._try(settings, best)):
+                best = settings
+        else:
+            reason = f"none of {tried} candidates was faster" if tried else "there is nothing to try"
+        if not best:
+            return self._keep(reason)
+        return (yield from self._prove(best, PAIRS, is_remembered=False))
+
+    def switch_seconds(self) -> float:
+        """Expected seconds of one switch, with the slower first step after it."""
+        return statistics.median(self.switches) if self.switches else FIRST_SWITCH_SECONDS
+
+    def budget(self) -> float:
+        """Seconds that the whole search may lose."""
+        return MAX_LOSS * self.steps * self.base
+
+    def _stop_reason(self) -> str:
+        """Why no further candidate is tried; empty if one may be."""
+        if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
+            return f"none of {len(self.trials)} candidates was faster, and the steps are used up"
+        next_loss = 2 * self.switch_seconds() + 2 * EXPECTED_LOSS * self.base
+        if self.lost + next_loss <= self.budget():
+            return ""
+        if not self.trials:
+            needed = math.ceil(next_loss / (MAX_LOSS * self.base) / 10) * 10
+            return (
+                f"steps of {self.base * 1e3:.0f} ms are too short for changes of {self.switch_seconds() * 1e3:.0f} ms: "
+                f"add --autotune-steps {max(needed, 2 * self.steps)}"
+            )
+        return f"none of {len(self.trials)} candidates was faster, and more would cost over {MAX_LOSS:.0%} of the phase"
+
+    def _try(self, settings: Settings, best: Settings) -> Verdict:
+        """Try a candidate against the best settings so far; a slower one ends within two steps."""
+        reference = statistics.fmean(self._recent(best))
+        first = yield from self._measure(settings, 1)
+        known_switch = max([self.switch_seconds(), *self.switches])
+        if first[0] > HOPELESS_RATIO * reference + known_switch:
+            return (yield from self._end_trial(settings, best, first[0] / reference))
+        [second] = yield from self._measure(settings, 1)
+        if second > reference:
+            return (yield from self._end_trial(settings, best, second / reference))
+        yield from self._measure(settings, 2)
+        yield from self._measure(best, 4)
+        yield from self._measure(settings, 4)
+        of_candidate, of_reference = self._recent(settings), self._recent(best)
+        ratio, high = log_ratio(of_candidate, of_reference)
+        kept = high < 1
+        self.trials.append(Trial(settings, len(of_candidate), ratio, kept))
+        if not kept:
+            yield from self._measure(best, 3)
+        return kept
+
+    def _end_trial(self, settings: Settings, best: Settings, ratio: float) -> Verdict:
+        self.trials.append(Trial(settings, len(self.samples.get(key_of(settings), [])) or 1, ratio, False))
+        yield from self._measure(best, 3)
+        return False
+
+    def _prove(self, settings: Settings, pairs: int, is_remembered: bool) -> Plan:
+        """Compare settings with the defaults in alternating blocks; remembered ones begin."""
+        found: list[tuple[float, float]] = []
+        gain: tuple[float, float, float] | None = None
+        limit = 2 * pairs if is_remembered else pairs
+        while len(found) < limit:
+            sides: dict[bool, float] = {}
+            for tuned in (True, False) if len(found) % 2 == 0 else (False, True):
+                wanted = settings if tuned else {}
+                # The block before may have had the same settings: then every step counts.
+                steps = PAIR_STEPS if wanted != self.current or not self.used else PAIR_STEPS - 1
+                times = yield from self._measure(wanted, steps)
+                sides[tuned] = statistics.fmean(times[-(PAIR_STEPS - 1) :])
+            found.append((sides[False], sides[True]))
+            gain = interval([default / tuned for default, tuned in found])
+            if len(found) >= pairs and (gain[1] > 1 or gain[0] <= 1):
+                break
+        if gain is not None and gain[1] > 1:
+            return Outcome("tuned", "", settings, is_remembered, found, gain)
+        reason = "the remembered settings no longer win" if is_remembered else "the best candidate had no proven gain"
+        return Outcome("dropped" if is_remembered else "defaults", reason, {}, is_remembered, found, gain)
+
+    def _keep(self, reason: str) -> Outcome:
+        if self.drops_remembered:
+            return Outcome("dropped", f"the remembered settings no longer win; {reason}", remembered=True)
+        return Outcome("defaults", reason)
+
+    def _measure(self, settings: Settings, steps: int) -> Measuring:
+        """Run steps with these settings; returns the seconds of all of them."""
+        times = yield Block(settings, steps)
+        self._account(settings, times)
+        return list(times.steps)
+
+    def _account(self, settings: Settings, times: BlockTimes) -> None:
+        switched, self.current = settings != self.current, settings
+        # The first step after a switch allocates buffers and negotiates every tensor again.
+        counted = list(times.steps[1:] if switched or not self.used else times.steps)
+        self.used += len(times.steps)
+        self.samples.setdefault(key_of(settings), []).extend(counted)
+        defaults = self.samples.get(())
+        if defaults:
+            self.base = statistics.median(defaults[-2 * RECENT :])
+        if switched:
+            typical = statistics.fmean(counted or self.samples[key_of(settings)] or [self.base])
+            self.switches.append(times.switch + max(0.0, times.steps[0] - typical if typical else 0.0))
+        if self.base and (switched or settings):
+            self.lost += times.switch + sum(times.steps) - len(times.steps) * self.base
+
+    def _recent(self, settings: Settings) -> list[float]:
+        return self.samples[key_of(settings)][-RECENT:]
+
+
+def key_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))
+
+
+def log_ratio(values: Sequence[float], reference: Sequence[float]) -> tuple[float, float]:
+    """The ratio of geometric means, and the upper limit of its two-sided 90 % interval.
+
+    Welch's variance with the smaller group's degrees of freedom, which never narrows the interval.
+    """
+    logs = [[math.log(max(value, 1e-9)) for value in group] for group in (values, reference)]
+    difference = statistics.fmean(logs[0]) - statistics.fmean(logs[1])
+    smallest = min(map(len, logs))
+    if smallest < 2:
+        return math.exp(difference), math.inf
+    error = math.sqrt(sum(statistics.variance(group) / len(group) for group in logs))
+    return math.exp(difference), math.exp(difference + T_90[min(smallest - 1, len(T_90)) - 1] * error)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios and Student's 95 % interval of it, as `core.statistics`."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    reach = T_95[min(len(logs) - 1, len(T_95)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """What the first steps show of a job: bytes of its gradients, and seconds of a step."""
+
+    gradient_bytes: int
+    step_seconds: float
+
+
+# Algorithms that send each byte of a large message about twice, whatever the number of ranks.
+FOR_LARGE = ("ring", "reduce_scatter_allgather", "segmented_ring", "k_reduce_scatter_allgather")
+LARGE_BYTES = 1 << 20
+MAX_CYCLE_SHARE = 0.1  # of a step
+
+
+def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list[Settings]:
+    """The candidates of a job, one knob each, those most likely to win first.
+
+    Left out is what cannot help: fusion thresholds above the gradients' bytes, cycles that take
+    much of a step, and algorithms that send large messages more often than others.
+    """
+    ordered = {
+        "cycle_time": [value for value in moves.get("cycle_time", ()) if _fits_cycle(value, job)],
+        "fusion_threshold": _thresholds(moves.get("fusion_threshold", ()), job),
+        "allreduce_algorithm": [
+            value
+            for value in moves.get("allreduce_algorithm", ())
+            if job.gradient_bytes < LARGE_BYTES or value in FOR_LARGE
+        ],
+    }
+    others = {knob: list(values) for knob, values in moves.items() if knob not in ordered}
+    return list(_round_robin({**ordered, **others}))
+
+
+def _fits_cycle(value: str, job: JobShape) -> bool:
+    return float(value) / 1e3 <= MAX_CYCLE_SHARE * job.step_seconds
+
+
+def _thresholds(values: Mapping[str, object] | Sequence[str] | tuple[()], job: JobShape) -> list[str]:
+    """Those below the gradients' bytes, the nearest to an eighth of them first."""
+    below = [value for value in values if megabytes(value) << 20 < job.gradient_bytes]
+    eighth = max(job.gradient_bytes / 8 / (1 << 20), 1)
+    return sorted(below, key=lambda value: abs(math.log(megabytes(value) / eighth)))
+
+
+def megabytes(value: str) -> int:
+    """The number in a threshold such as 16M."""
+    return int(value.removesuffix("M"))
+
+
+def _round_robin(values: Mapping[str, Sequence[str]]) -> Iterator[Settings]:
+    for position in range(max(map(len, values.values()), default=0)):
+        for knob, of_knob in values.items():
+            if position < len(of_knob):
+                yield {knob: of_knob[position]}

@@ -1,0 +1,137 @@
+"""Changes settings of a running job, at the end of a step.
+
+Horovod's fusion threshold and cycle time change in place. Algorithms of MPI need new communicators:
+Horovod starts again inside each rank's process, after MPI's tools interface has selected them. MPI
+itself stays initialised.
+"""
+
+import atexit
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD, HorovodKnobs
+from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings
+from hvscale.comm_tuning.collectives.measure.mpi_t import (
+    MPI_THREAD_MULTIPLE,
+    ControlVariableError,
+    ControlVariables,
+    loaded_library,
+)
+
+
+class SwitchError(Exception):
+    """The settings could not be changed; the defaults are in effect again."""
+
+
+class Switcher:
+    """Switches this rank between settings. `current`: those in effect.
+
+    `init` and `shutdown` are Horovod's own. `may_restart`: Horovod may start again in this program.
+    """
+
+    def __init__(
+        self, horovod: ModuleType, request: RankRequest, init: Callable[[], None], shutdown: Callable[[], None]
+    ) -> None:
+        self.horovod, self.request, self.init, self.shutdown = horovod, request, init, shutdown
+        self.knobs = HorovodKnobs(horovod)
+        self.mpi: ControlVariables | None = None
+        self.may_restart = False
+        self.current: Settings = {}
+
+    def before_init(self, may_restart: bool) -> None:
+        """Prepare for changes, before the program's hvd.init()."""
+        self.knobs.take_over()
+        if may_restart and not runs_on_gloo():
+            self.may_restart = keep_mpi()
+
+    def connect(self) -> None:
+        """Find the MPI library of this process."""
+        if self.may_restart:
+            numbers = {(name, word): number for name, word, number in self.request.numbers}
+            try:
+                self.mpi = ControlVariables(loaded_library(), numbers)
+            except (ControlVariableError, OSError):
+                self.mpi = None
+
+    def accepts(self, settings: Settings) -> bool:
+        """Whether the settings differ from the defaults and the job's libraries accept them."""
+        own, of_mpi = split(self.request.variables(settings))
+        if (own and not self.knobs.are_read) or (of_mpi and (self.mpi is None or not self.mpi.accepts(of_mpi))):
+            return False
+        return bool(of_mpi) or any(float(self.knobs.defaults[name]) != float(word) for name, word in own.items())
+
+    def switch(self, settings: Settings) -> None:
+        """Put the settings into effect. Collective; no operation of Horovod may be in flight.
+
+        Raises SwitchError if that failed and the defaults are in effect again, and what Horovod
+        raises if they are not.
+        """
+        own, of_mpi = split(self.request.variables(settings))
+        try:
+            if self.mpi is not None and of_mpi != self.mpi.current:
+                self._restart(of_mpi)
+        except (ControlVariableError, SwitchError, RuntimeError, ValueError, OSError) as error:
+            own, settings = {}, {}
+            self._restart({})
+            raise SwitchError(str(error)) from error
+        finally:
+            self.knobs.set(own)
+            self.current = dict(settings)
+
+    def _restart(self, of_mpi: Mapping[str, str]) -> None:
+        """Start Horovod again with these variables of the MPI library."""
+        place = self.horovod.rank(), self.horovod.size()
+        self.shutdown()
+        if self.mpi is not None:
+            self.mpi.set(of_mpi)
+        with without_own_variables():
+            self.init()
+        if (self.horovod.rank(), self.horovod.size()) != place:
+            raise SwitchError("Horovod's ranks have changed")
+
+
+@contextmanager
+def without_own_variables() -> Iterator[None]:
+    """Context: Horovod does not see its two variables.
+
+    Horovod 0.28 crashes if it reads both in a second hvd.init(); `HorovodKnobs` has their values.
+    """
+    saved = {name: os.environ.pop(name) for name in (THRESHOLD, CYCLE) if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(saved)
+
+
+def split(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Horovod's variables, and those of the MPI library."""
+    own = {name: word for name, word in variables.items() if name in (THRESHOLD, CYCLE)}
+    return own, {name: word for name, word in variables.items() if name not in own}
+
+
+def runs_on_gloo() -> bool:
+    return os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
+
+
+def keep_mpi() -> bool:
+    """Initialise MPI before Horovod does, and finalise it at exit, so that it outlives Horovod.
+
+    Call it before hvd.init(), so that Horovod's own exit handler runs first. Returns whether MPI
+    outlives Horovod.
+    """
+    try:
+        path = loaded_library()
+    except ControlVariableError:
+        return False
+    # Prefer the process's own symbols: a preloaded profiler must see the calls.
+    libraries = (ctypes.CDLL(None), ctypes.CDLL(path))
+    mpi = next(library for library in libraries if hasattr(library, "MPI_Init_thread"))
+    initialised = ctypes.c_int()
+    mpi.MPI_Initialized(ctypes.byref(initialised))
+    if not initialised:
+        mpi.MPI_Init_thread(None, None, MPI_THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+        atexit.register(mpi.MPI_Finalize)
+    return True

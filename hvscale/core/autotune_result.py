@@ -1,0 +1,85 @@
+"""The result of tuning a job while it trained: `autotune/result.json` of its run folder."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hvscale.core.documents import VersionedDocument, from_json
+from hvscale.core.files import read_bytes
+from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import Estimate, estimate
+
+FOLDER, FILE = "autotune", "result.json"
+AutotuneState = Literal["tuned", "defaults", "dropped", "unfinished", "not tuned"]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Fingerprint(BaseModel):
+    """The jobs that settings are remembered for.
+
+    `gradients`: a digest of the gradients' sizes and types. `link`: as for --link, or empty.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    gradients: Annotated[str, Field(pattern=r"[0-9a-f]{16}")]
+    gradient_bytes: int
+    tensors: int
+    np: int
+    ranks_per_node: int
+    library: str
+    link: str = ""
+
+
+class AutotuneTrial(BaseModel):
+    """A candidate: its step time over that of the best settings before it, and whether it was
+    kept.
+    """
+
+    settings: dict[str, str]
+    steps: int
+    ratio: float
+    kept: bool
+
+
+class AutotuneResult(VersionedDocument):
+    """What rank 0 wrote at the end of the tuning.
+
+    `state`: "tuned": `settings` are in effect, with a proven gain. "dropped": remembered settings
+    no longer win. `pairs`: seconds of a step with the defaults and with the settings. `steps`: of
+    the tuned phase. `lost_seconds`: what the phase cost beyond the same steps with the defaults,
+    negative if it gained. `switch_seconds`: the median cost of a change of settings.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    schema_: Literal["hvscale/autotune/1"] = "hvscale/autotune/1"
+    state: AutotuneState
+    reason: str = ""
+    settings: dict[str, str] = {}
+    remembered: bool = False
+    pairs: list[tuple[Positive, Positive]] = []
+    fingerprint: Fingerprint | None = None
+    steps: int = 0
+    default_seconds: float = 0
+    lost_seconds: float = 0
+    switches: int = 0
+    switch_seconds: float = 0
+    trials: list[AutotuneTrial] = []
+
+    @property
+    def gain(self) -> Estimate | None:
+        """How many times as fast steps are as with the defaults; None without a proof."""
+        return estimate([default / tuned for default, tuned in self.pairs]) if self.pairs else None
+
+
+def read_autotune_result(run: RunFolder) -> AutotuneResult | None:
+    """The result of a run; None if there is none. Raises ValueError if it is damaged."""
+    try:
+        content = read_bytes(run.path / FOLDER / FILE)
+    except OSError:
+        return None
+    try:
+        return from_json(AutotuneResult, content)
+    except ValidationError as error:
+        raise ValueError(f"{run.path / FOLDER / FILE} is not a result of --autotune, so it is ignored") from error
