@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hvscale.core.numbers import Repeats, limits
+from hvscale.core.numbers import Count, Repeats, limits
 
 
 def new_app(text: str | None = None) -> typer.Typer:
@@ -62,6 +62,17 @@ Metric = Annotated[
         metavar="REGEX",
         help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`.",
     ),
+]
+Autotune = Annotated[
+    bool,
+    typer.Option(
+        "--autotune",
+        help="Find faster settings while the job trains, in any program that uses horovod.torch, and remember them for its next start.",
+    ),
+]
+AutotuneSteps = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="With --autotune: tune for this many steps. [default: 150]", **limits(Count)),
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 PerRank = Annotated[

@@ -1,13 +1,14 @@
 """The options of every command that starts ranks."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import typer
 
 from hvscale.cli.model_options import ModelCommand, parameter
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
 from hvscale.core.terminal import printable
 from hvscale.launch.options import OPTIONS, Instrument, LaunchOptions
 
@@ -89,6 +90,26 @@ def collectives_hook(options: LaunchOptions) -> Instrument | None:
     from hvscale.comm_tuning.collectives.instrument import CollectivesInstrument
 
     return CollectivesInstrument(options.collectives)
+
+
+def start_tuned(
+    command: list[str],
+    options: LaunchOptions,
+    autotune: bool,
+    steps: int | None,
+    start: Callable[[Instrument | None], RunFolder],
+) -> RunFolder:
+    """Start a job by `start`, which gets the instrument of --autotune, or None without it."""
+    if not autotune:
+        if steps is not None:
+            raise RequestError(
+                "--autotune-steps has no effect without --autotune: add it, or leave out --autotune-steps"
+            )
+        return start(None)
+    from hvscale.cli.console import print_message, print_warning
+    from hvscale.comm_tuning.autotune.job import STEPS, Autotune
+
+    return Autotune(command, options, steps or STEPS, print_warning).launch(start, print_message)
 
 
 def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:

@@ -7,7 +7,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.probe import has_large_counts
-from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
+from hvscale.launch.options import NO_HOOKS, Instrument, LaunchHooks, LaunchOptions
 from hvscale.profiling.record import gradients_environment, nccl_environment
 from hvscale.profiling.record.space import disk_of, ring_environment
 from hvscale.studies.node_local_profiles import NodeLocalProfiles
@@ -20,13 +20,14 @@ def profiled_launch(
     *,
     timeline: bool = False,
     gradients: bool = False,
+    further: Instrument | None = None,
 ) -> RunFolder:
     """Launch the command with hvprof preloaded into every rank.
 
     `options.record` and `options.record_dir` say what it keeps, and where. Under Gloo, which hvprof
     cannot see, Horovod writes its timeline instead. `timeline`: have
     Horovod write it under MPI too. `gradients`: record when each rank enqueues its gradients.
-    NCCL's calls are recorded where the ranks use NCCL.
+    NCCL's calls are recorded where the ranks use NCCL. `further`: gives the ranks more variables.
 
     Raises as `launch`; the profile up to then can still be read.
     """
@@ -49,7 +50,8 @@ def profiled_launch(
         if local is not None:
             local.environment = environment
         rings = ring_environment(record, environment, [disk_of(run, record)]) if local is None else {}
-        return {**mpi, **rings, **counted, **horovod, **nccl_environment(run, environment), **hook}
+        found = {**mpi, **rings, **counted, **horovod, **nccl_environment(run, environment), **hook}
+        return {**found, **further(run, record, {**environment, **found})} if further is not None else found
 
     try:
         return launch(command, options, replace(hooks, instrument=instrument, node_files=local))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import COMMAND_LAST, Bins, Command, Csv, Explain, Json, PerRank, new_app
+from hvscale.cli.app import COMMAND_LAST, Autotune, AutotuneSteps, Bins, Command, Csv, Explain, Json, PerRank, new_app
 from hvscale.cli.console import (
     print_breakdown,
     print_gradients,
@@ -14,7 +14,7 @@ from hvscale.cli.console import (
     print_warning,
     reading_bar,
 )
-from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options
+from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options, start_tuned
 
 app = new_app()
 
@@ -37,6 +37,8 @@ def profile(
             help="Record when each rank enqueues its gradients and how long it waits for them, in any program that uses horovod.torch.",
         ),
     ] = False,
+    autotune: Autotune = False,
+    autotune_steps: AutotuneSteps = None,
     bins: Bins = "study",
     per_rank: PerRank = False,
     explain: Explain = None,
@@ -58,7 +60,13 @@ def profile(
     show = print_rank_line_on_stderr if json else print_rank_line
     options = launch_options(context)
     hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
-    finished = profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients)
+    finished = start_tuned(
+        command,
+        options,
+        autotune,
+        autotune_steps,
+        lambda also: profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients, further=also),
+    )
     with reading_bar():
         table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import hvscale.comm_tuning.autotune.rank_side
@@ -17,8 +16,7 @@ from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_autotune_r
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, RunRecord
 from hvscale.core.statistics import Estimate
-from hvscale.launch.controller import launch
-from hvscale.launch.options import LaunchHooks, LaunchOptions
+from hvscale.launch.options import Instrument, LaunchOptions
 
 STEPS = 150
 MAX_REMEMBERED = 32  # of one library and np, passed to the ranks
@@ -57,10 +55,10 @@ class Autotune:
         )
         return {**attach_variables(environment), VARIABLE: request.text()}
 
-    def launch(self, hooks: LaunchHooks, show: Callable[[str], None]) -> RunFolder:
+    def launch(self, start: Callable[[Instrument], RunFolder], show: Callable[[str], None]) -> RunFolder:
         """Launch the job; `show` gets the line about what was found, also if a rank failed.
 
-        Raises as `launch`.
+        `start` launches it with an instrument, and its errors are raised.
         """
         started: list[RunFolder] = []
 
@@ -69,7 +67,7 @@ class Autotune:
             return self.variables(run, record, environment)
 
         try:
-            return launch(self.command, self.options, replace(hooks, instrument=instrument))
+            return start(instrument)
         finally:
             for run in started:
                 show(self.finish(run))

@@ -25,6 +25,7 @@ from hvscale.profiling.read.events import Events, Part, Reducer
 from hvscale.profiling.read.passes import reduce_messages
 from hvscale.report.page import render_page
 from hvscale.report.tables import TableModel
+from hvscale.studies.run_report.autotune import AutotuneView, autotune_view
 from hvscale.studies.run_report.compare_tables import human_calls, human_gain, human_interval, human_verdict
 from hvscale.studies.run_report.explanation_tables import (
     clock_sentence,
@@ -88,6 +89,7 @@ class View:
     result: dict[str, Any]
     picture: str | None  # a data URL
     predictions: Sequence[PredictionLink] = ()
+    autotune: AutotuneView | None = None
     times: TimeMap | None = None  # when ranks waited and moved data
 
     @property
@@ -174,7 +176,14 @@ def _view(run: RunFolder, bins: Bins, folder: Path) -> View:
         result = {}
         breakdown.warnings.append(f"{run.path / 'result.json'} is not a result of hvscale train, so it is ignored")
     predictions = prediction_links(run, folder)
-    return View(run.path.resolve().name, recorded, breakdown, result, _picture(run), predictions, times.result())
+    try:
+        autotune = autotune_view(run)
+    except ValueError as error:
+        autotune = None
+        breakdown.warnings.append(str(error))
+    return View(
+        run.path.resolve().name, recorded, breakdown, result, _picture(run), predictions, autotune, times.result()
+    )
 
 
 class _Result(BaseModel):
@@ -431,5 +440,6 @@ def _without_own_variables(environment: dict[str, str]) -> dict[str, str]:
         "HVPROF_RECORD",
         "HOROVOD_TIMELINE",
         "NCCL_PROFILER_PLUGIN",
+        "HVSCALE_AUTOTUNE",
     )
     return {name: value for name, value in environment.items() if name not in ours}

@@ -20,7 +20,8 @@ from typing import Any
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
-from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchError
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher
+from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
 # Variables with which Horovod does not start again inside a process.
@@ -33,6 +34,7 @@ CHECK_NUMBERS = (1024, 1 << 20)  # fp32: from 4 KiB to 4 MiB
 PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
 OFFSETS = 8  # of the ranks' numbers
 HANG_SECONDS = 120.0
+FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
 
 
@@ -216,36 +218,38 @@ class Agent:
         return json.loads(bytes(found[TEXT : TEXT + found[LENGTH]]))
 
     def _switch(self, settings: Settings) -> bool:
-        """Switch, and check sums. False if that failed: then the defaults are in effect again."""
+        """Switch, and check sums. If they are wrong, return to the defaults and return False."""
         if self.switcher is None or settings == self.switcher.current:
             return True
-        problem = ""
         with self.watchdog.guarding(describe(settings)):
             try:
                 self.switcher.switch(settings)
-            except SwitchError as error:
-                problem = str(error)
-            problem = self._check(problem)
-            if problem and self.switcher.current:
-                self.switcher.switch({})
+                problem = self._check()
+                if problem:
+                    self.switcher.switch({})
+            except (HvscaleError, RuntimeError, ValueError, OSError) as error:
+                say(f"a change to {describe(settings)} failed, so this rank ends: {error}")
+                os._exit(FAILED)
         if problem:
             self._end(f"{describe(settings)}: {problem}; the defaults are in effect again")
         return not problem
 
-    def _check(self, problem: str) -> str:
-        """What went wrong on any rank, also with known sums; empty if nothing. Collective."""
+    def _check(self) -> str:
+        """Sum known numbers; returns what is wrong on any rank, or nothing. Collective."""
         import torch
 
         size, rank = self.horovod.size(), self.horovod.rank()
-        bytes_ = sum(size for size, _ in self.sizes)
-        counts = (CHECK_NUMBERS[0], min(max(bytes_ // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
-        for count in dict.fromkeys(counts):
-            numbers = (torch.arange(count) % PERIOD).float()
-            found = self._sum(numbers + rank % OFFSETS, f"check.{count}")
-            if not torch.equal(found, numbers * size + sum(one % OFFSETS for one in range(size))):
-                problem = problem or "the ranks' sums are wrong"
-        failed = self._sum(torch.tensor([int(bool(problem))], dtype=torch.int64), "checked").item()
-        return problem or ("it failed on another rank" if failed else "")
+        gradient_bytes = sum(bytes_ for bytes_, _ in self.sizes)
+        counts = (CHECK_NUMBERS[0], min(max(gradient_bytes // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
+        numbers_of = {count: (torch.arange(count) % PERIOD).float() for count in counts}
+        posted = {count: self._post(one + rank % OFFSETS, f"check.{count}") for count, one in numbers_of.items()}
+        wrong = 0
+        for count, numbers in numbers_of.items():
+            found = self.own["synchronize"](posted[count])
+            expected = numbers * size + sum(one % OFFSETS for one in range(size))
+            wrong += int(not torch.equal(found, expected))
+        total = self._sum(torch.tensor([wrong], dtype=torch.int64), "wrong").item()
+        return "the ranks' sums are wrong" if total else ""
 
     def _sum(self, tensor: Any, name: str) -> Any:
         return self.own["synchronize"](self._post(tensor, name))
@@ -312,7 +316,7 @@ class Guard:
 
     def _expire(self) -> None:
         say(f"a change to {self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune")
-        os._exit(3)
+        os._exit(FAILED)
 
 
 def say(text: str) -> None:

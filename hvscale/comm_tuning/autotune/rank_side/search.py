@@ -17,7 +17,7 @@ PAIRS = 5
 PAIRS_REMEMBERED = 3  # of settings that have been proven before
 FIRST_SWITCH_SECONDS = 0.01  # until the first switch has been timed
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
-HOPELESS_RATIO = 2.0  # a first step that takes this many times the reference's ends the trial
+HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
 RECENT = 12  # steps of the reference that a candidate is compared with
 # Two-sided quantiles of Student's t for 1, 2, ... degrees of freedom (core.statistics needs SciPy).
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
@@ -263,6 +263,8 @@ class JobShape:
 FOR_LARGE = ("ring", "reduce_scatter_allgather", "segmented_ring", "k_reduce_scatter_allgather")
 LARGE_BYTES = 1 << 20
 MAX_CYCLE_SHARE = 0.1  # of a step
+# The most promising first: on CPUs, long cycles leave cores to the computation.
+CYCLES = ("5", "2.5", "10", "0.5", "25", "1", "0.1")
 
 
 def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list[Settings]:
@@ -272,13 +274,13 @@ def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list
     much of a step, and algorithms that send large messages more often than others.
     """
     ordered = {
-        "cycle_time": [value for value in moves.get("cycle_time", ()) if _fits_cycle(value, job)],
-        "fusion_threshold": _thresholds(moves.get("fusion_threshold", ()), job),
         "allreduce_algorithm": [
             value
             for value in moves.get("allreduce_algorithm", ())
             if job.gradient_bytes < LARGE_BYTES or value in FOR_LARGE
         ],
+        "cycle_time": [value for value in CYCLES if value in moves.get("cycle_time", ()) and _fits_cycle(value, job)],
+        "fusion_threshold": _thresholds(list(moves.get("fusion_threshold", ())), job),
     }
     others = {knob: list(values) for knob, values in moves.items() if knob not in ordered}
     return list(_round_robin({**ordered, **others}))
@@ -288,11 +290,11 @@ def _fits_cycle(value: str, job: JobShape) -> bool:
     return float(value) / 1e3 <= MAX_CYCLE_SHARE * job.step_seconds
 
 
-def _thresholds(values: Mapping[str, object] | Sequence[str] | tuple[()], job: JobShape) -> list[str]:
-    """Those below the gradients' bytes, the nearest to an eighth of them first."""
+def _thresholds(values: Sequence[str], job: JobShape) -> list[str]:
+    """Those below the gradients' bytes, the nearest to a quarter of them first."""
     below = [value for value in values if megabytes(value) << 20 < job.gradient_bytes]
-    eighth = max(job.gradient_bytes / 8 / (1 << 20), 1)
-    return sorted(below, key=lambda value: abs(math.log(megabytes(value) / eighth)))
+    quarter = max(job.gradient_bytes / 4 / (1 << 20), 1)
+    return sorted(below, key=lambda value: abs(math.log(megabytes(value) / quarter)))
 
 
 def megabytes(value: str) -> int:

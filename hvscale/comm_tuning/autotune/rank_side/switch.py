@@ -22,10 +22,6 @@ from hvscale.comm_tuning.collectives.measure.mpi_t import (
 )
 
 
-class SwitchError(Exception):
-    """The settings could not be changed; the defaults are in effect again."""
-
-
 class Switcher:
     """Switches this rank between settings. `current`: those in effect.
 
@@ -66,20 +62,13 @@ class Switcher:
     def switch(self, settings: Settings) -> None:
         """Put the settings into effect. Collective; no operation of Horovod may be in flight.
 
-        Raises SwitchError if that failed and the defaults are in effect again, and what Horovod
-        raises if they are not.
+        Raises ControlVariableError, and what Horovod raises; it may then be shut down.
         """
         own, of_mpi = split(self.request.variables(settings))
-        try:
-            if self.mpi is not None and of_mpi != self.mpi.current:
-                self._restart(of_mpi)
-        except (ControlVariableError, SwitchError, RuntimeError, ValueError, OSError) as error:
-            own, settings = {}, {}
-            self._restart({})
-            raise SwitchError(str(error)) from error
-        finally:
-            self.knobs.set(own)
-            self.current = dict(settings)
+        if self.mpi is not None and of_mpi != self.mpi.current:
+            self._restart(of_mpi)
+        self.knobs.set(own)
+        self.current = dict(settings)
 
     def _restart(self, of_mpi: Mapping[str, str]) -> None:
         """Start Horovod again with these variables of the MPI library."""
@@ -90,7 +79,7 @@ class Switcher:
         with without_own_variables():
             self.init()
         if (self.horovod.rank(), self.horovod.size()) != place:
-            raise SwitchError("Horovod's ranks have changed")
+            raise ValueError("Horovod's ranks have changed")
 
 
 @contextmanager

@@ -1,0 +1,175 @@
+"""The search of --autotune, against jobs whose step times are known."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvscale.comm_tuning.autotune.rank_side.request import Settings
+from hvscale.comm_tuning.autotune.rank_side.search import (
+    MAX_LOSS,
+    PAIR_STEPS,
+    PAIRS,
+    PROFILE_STEPS,
+    Block,
+    BlockTimes,
+    JobShape,
+    Outcome,
+    Search,
+    candidates,
+    interval,
+)
+from hvscale.core.statistics import estimate
+
+BETTER, WORSE, BAD = {"cycle_time": "5"}, {"cycle_time": "25"}, {"fusion_threshold": "1M"}
+SECONDS = {
+    "cycle_time=5": 0.8,
+    "cycle_time=25": 1.2,
+    "cycle_time=10": 1.0,
+    "fusion_threshold=1M": 1.9,
+}  # relative to the defaults
+SWITCH = 0.02
+STEPS = 150
+
+
+def factor(settings: Settings) -> float:
+    found = 1.0
+    for knob, value in settings.items():
+        found *= SECONDS[f"{knob}={value}"]
+    return found
+
+
+def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
+    """Run the search on a simulated job; returns its outcome, its blocks, and what it cost."""
+    source, plan, current, cost, blocks = random.Random(seed), search.plan(), dict[str, str](), 0.0, list[Block]()
+    block = next(plan)
+    while True:
+        switch = SWITCH if block.settings != current else 0.0
+        current = block.settings
+        times = [step * factor(current) * source.lognormvariate(0, noise) for _ in range(block.steps)]
+        cost += switch + block.steps * step * (factor(current) - 1)
+        blocks.append(block)
+        try:
+            block = plan.send(BlockTimes(times, switch, 0.5 * sum(times)))
+        except StopIteration as ended:
+            return ended.value, blocks, cost
+
+
+def test_a_faster_candidate_is_found_and_proven() -> None:
+    outcome, blocks, cost = run(Search(STEPS, [WORSE, BETTER, BAD]))
+    assert (outcome.state, outcome.settings) == ("tuned", BETTER)
+    assert outcome.gain is not None and outcome.gain[1] > 1
+    assert outcome.gain[0] == pytest.approx(1 / 0.8, rel=0.05)
+    assert len(outcome.pairs) == PAIRS
+    assert cost < 0  # the phase itself gained
+    assert sum(block.steps for block in blocks) <= STEPS
+
+
+def test_a_slower_candidate_ends_within_two_steps() -> None:
+    search = Search(10 * STEPS, [WORSE, BAD])
+    outcome, blocks, _ = run(search)
+    assert outcome.state == "defaults"
+    for candidate in (WORSE, BAD):
+        assert sum(block.steps for block in blocks if block.settings == candidate) <= 2
+    assert [(trial.settings, trial.kept) for trial in search.trials] == [(WORSE, False), (BAD, False)]
+
+
+def test_at_most_one_percent_is_lost_where_nothing_can_be_won() -> None:
+    """In the mean over jobs; a single candidate may cost up to one of its steps more."""
+    costs = [run(Search(STEPS, 4 * [WORSE]), seed=seed)[2] for seed in range(20)]
+    assert sum(costs) / len(costs) <= MAX_LOSS * STEPS
+    assert max(costs) <= MAX_LOSS * STEPS + 2 * (factor(WORSE) - 1) + 2 * SWITCH
+
+
+def test_equal_candidates_are_not_taken_for_gains() -> None:
+    """Noise alone is proven to be a gain in less than one job of twenty."""
+    found = [run(Search(STEPS, 3 * [{"cycle_time": "10"}]), noise=0.05, seed=seed)[0].state for seed in range(60)]
+    assert found.count("tuned") <= 3
+
+
+def test_steps_that_are_too_short_are_not_tuned() -> None:
+    outcome, blocks, cost = run(Search(STEPS, [BETTER]), step=0.005)
+    assert outcome.state == "defaults"
+    assert "too short" in outcome.reason
+    assert "--autotune-steps" in outcome.reason
+    assert [block.steps for block in blocks] == [PROFILE_STEPS]
+    assert cost == 0
+
+
+def test_a_job_that_does_not_wait_is_not_tuned() -> None:
+    plan = Search(STEPS, [BETTER]).plan()
+    block = next(plan)
+    with pytest.raises(StopIteration) as ended:
+        plan.send(BlockTimes([1.0] * block.steps, waited=0.005 * block.steps))
+    assert ended.value.value.reason == "ranks wait for communication in only 0.5% of a step"
+
+
+def test_remembered_settings_begin_and_are_checked() -> None:
+    outcome, blocks, _ = run(Search(STEPS, [WORSE], BETTER))
+    assert blocks[0].settings == BETTER
+    assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, True)
+    assert sum(block.steps for block in blocks) <= 25
+
+
+def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
+    outcome, _, _ = run(Search(STEPS, [], WORSE))
+    assert (outcome.state, outcome.settings) == ("dropped", {})
+    assert outcome.reason.startswith("the remembered settings no longer win")
+
+
+def test_other_settings_are_searched_once_the_remembered_ones_are_dropped() -> None:
+    outcome, _, _ = run(Search(4 * STEPS, [BETTER], WORSE))
+    assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, False)
+
+
+@given(
+    steps=st.integers(20, 400),
+    remembers=st.booleans(),
+    seconds=st.lists(st.floats(1e-4, 10), min_size=7, max_size=50),
+    switch=st.floats(0, 1),
+)
+def test_any_step_times_end_the_search(steps: int, remembers: bool, seconds: list[float], switch: float) -> None:
+    search = Search(steps, 3 * [BETTER, WORSE, BAD], BETTER if remembers else None)
+    plan, used = search.plan(), 0
+    block = next(plan)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            assert block.steps > 0
+            times = [seconds[(used + step) % len(seconds)] for step in range(block.steps)]
+            used += block.steps
+            block = plan.send(BlockTimes(times, switch, sum(times)))
+    assert used <= max(steps, PROFILE_STEPS) + 2 * 2 * PAIRS * PAIR_STEPS
+    outcome = ended.value.value
+    assert bool(outcome.settings) == (outcome.state == "tuned")
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12))
+def test_the_interval_is_that_of_core_statistics(ratios: list[float]) -> None:
+    expected = estimate(ratios)
+    assert interval(ratios) == pytest.approx((expected.mean, expected.low, expected.high), rel=2e-3)
+
+
+SHAPE = JobShape(gradient_bytes=64 << 20, step_seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "shape", "expected"),
+    [
+        (lambda knob, value: knob == "cycle_time", SHAPE, ["5", "2.5", "10", "1"]),
+        (lambda knob, value: knob == "fusion_threshold", SHAPE, ["16M", "8M", "32M"]),
+        (lambda knob, value: knob == "allreduce_algorithm", SHAPE, ["ring"]),
+        (lambda knob, value: knob == "allreduce_algorithm", JobShape(1000, 0.1), ["recursive_doubling", "ring"]),
+    ],
+)
+def test_what_cannot_help_is_not_a_candidate(
+    accepts: Callable[[str, str], bool], shape: JobShape, expected: list[str]
+) -> None:
+    moves = {
+        "cycle_time": {"1": 0, "2.5": 0, "5": 0, "10": 0, "25": 0},
+        "fusion_threshold": {"8M": 0, "16M": 0, "32M": 0, "64M": 0, "128M": 0},
+        "allreduce_algorithm": {"recursive_doubling": 0, "ring": 0},
+    }
+    found = [(knob, value) for one in candidates(moves, shape) for knob, value in one.items()]
+    assert [value for knob, value in found if accepts(knob, value)] == expected

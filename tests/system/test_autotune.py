@@ -1,0 +1,271 @@
+"""`hvscale launch --autotune` with real ranks."""
+
+import json
+import re
+from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from hvscale.comm_tuning.autotune.memory import RememberedSettings, name_of
+from hvscale.comm_tuning.autotune.rank_side.result import gradients_digest
+from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autotune_result
+from hvscale.core.run_folder import Library, RunFolder
+from hvscale.core.statistics import Estimate
+from hvscale.launch.options import LaunchOptions
+from tests.conftest import MPICH_PREFIX, Run, needs_mpich, run_hvscale
+
+STEPS = 60
+TRAINING = """
+import os, sys, time, torch, horovod.torch as hvd
+hvd.init()
+torch.manual_seed(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+)
+data = torch.randn(8, 64, generator=torch.Generator().manual_seed(hvd.rank()))
+for step in range({steps}):
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    time.sleep(0.01)
+    {extra}
+    optimizer.step()
+print("end", float(loss.detach()).hex(), sum(p.double().sum().item() for p in model.parameters()).hex(), flush=True)
+"""
+# Every kind of change: Horovod's knobs in place, and an algorithm by starting Horovod again.
+ALL_KNOBS = {"fusion_threshold": "1M", "cycle_time": "2.5", "allreduce_algorithm": "ring"}
+
+
+def training(steps: int = STEPS, extra: str = "pass") -> str:
+    return TRAINING.format(steps=steps, extra=extra)
+
+
+def result_of(run: Path) -> AutotuneResult:
+    found = read_autotune_result(RunFolder(run))
+    assert found is not None
+    return found
+
+
+def remember(folder: Path, fingerprint: Fingerprint, settings: dict[str, str], mpi: str) -> Path:
+    """Write settings as if an earlier run had proven them; return the file."""
+    entry = RememberedSettings(
+        fingerprint=fingerprint,
+        settings=settings,
+        gain=Estimate(mean=1.2, low=1.1, high=1.3),
+        command=["python", "train.py"],
+        launch=LaunchOptions(np=2, mpi=mpi),
+        library=Library(flavour=mpi, version="1"),
+        saved_at=datetime.now(UTC),
+    )
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name_of(fingerprint)}.json"
+    path.write_text(entry.model_dump_json(by_alias=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a job that is not tuned."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "program.py").write_text(training())
+    done = run_hvscale(folder, "launch", "-np", 2, "--run", "job", "--", "python", "program.py")
+    assert done.returncode == 0, done.stderr
+    return folder / "job"
+
+
+def ends(run: Path) -> list[str]:
+    logs = sorted((run / "logs").glob("rank-*.log"))
+    assert len(logs) == 2
+    return [line for log in logs for line in log.read_text().splitlines() if line.startswith("end ")]
+
+
+def tuned(folder: Path, mpi: str, run: str, *options: object) -> str:
+    """Run a tuned job; return what it printed on stderr."""
+    done = run_hvscale(
+        folder,
+        "launch",
+        "-np",
+        2,
+        *("--mpi", mpi, "--run", run, "--autotune", *options, "--", "python", "program.py"),
+        HVSCALE_SETTINGS_DIR=str(folder / "memory"),
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stderr
+
+
+def fingerprint(library: str) -> Fingerprint:
+    """Of the program in these tests."""
+    sizes = 8 * [(64 * 64 * 4, "torch.float32"), (64 * 4, "torch.float32")]
+    return Fingerprint(
+        gradients=gradients_digest(sizes),
+        gradient_bytes=sum(size for size, _ in sizes),
+        tensors=len(sizes),
+        np=2,
+        ranks_per_node=2,
+        library=library,
+    )
+
+
+def library_of(run: Path) -> str:
+    return RunFolder(run).read().library.name
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_remembered_settings_are_tried_and_the_losses_stay_the_same(tmp_path: Path, plain: Path, mpi: str) -> None:
+    library = library_of(plain) if mpi == "openmpi" else f"gloo inside Horovod {metadata.version('horovod')}"
+    settings = ALL_KNOBS if mpi == "openmpi" else {"cycle_time": "2.5"}
+    file = remember(tmp_path / "memory", fingerprint(library), settings, mpi)
+    (tmp_path / "memory" / "damaged.json").write_text("{")
+    (tmp_path / "program.py").write_text(training())
+    stderr = tuned(tmp_path, mpi, "job")
+    assert len(re.findall("damaged.json holds no remembered settings", stderr)) == 1
+    found = result_of(tmp_path / "job")
+    assert found.remembered
+    assert found.fingerprint == fingerprint(library)
+    assert found.switches >= 4
+    assert found.state in ("tuned", "dropped")
+    assert file.exists() == (found.state == "tuned")
+    assert found.settings == (settings if found.state == "tuned" else {})
+    assert (tmp_path / "job/autotune/settings.toml").exists() == (found.state == "tuned")
+    assert "hvscale: autotune: " in (tmp_path / "job/logs/rank-00000.log").read_text()
+    # With two ranks the order of a sum does not matter: the same to the last bit.
+    assert ends(tmp_path / "job") == ends(plain)
+
+
+def test_a_search_tries_candidates_in_the_running_job(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(training(90))
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 100_000)
+    found = result_of(tmp_path / "job")
+    assert found.trials
+    assert found.switches
+    assert {knob for trial in found.trials for knob in trial.settings} <= ALL_KNOBS.keys()
+    assert found.state in ("unfinished", "defaults", "tuned")
+
+
+REDIRECTED = """
+import sys, types, torch
+import horovod.torch.mpi_ops as ops
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD, HorovodKnobs
+knobs = HorovodKnobs(ops)
+knobs.take_over()
+assert not knobs.problem, knobs.problem
+assert not knobs.are_read
+import horovod.torch as hvd
+hvd.init()
+for round, words in enumerate([{}, {THRESHOLD: "0"}, {THRESHOLD: "65536"}, {}]):
+    knobs.set({CYCLE: "40", **words})
+    hvd.barrier()
+    handles = [hvd.allreduce_async(torch.ones(4096), name=f"{round}.{one}", op=hvd.Sum) for one in range(8)]
+    assert all(torch.equal(hvd.synchronize(handle), torch.full((4096,), 2.0)) for handle in handles)
+assert knobs.are_read
+"""
+
+
+def test_horovods_fusion_threshold_changes_in_place(tmp_path: Path) -> None:
+    """Eight messages of 16 KiB: fused into one, none, groups of four, and one again."""
+    (tmp_path / "program.py").write_text(REDIRECTED)
+    done = run_hvscale(
+        tmp_path,
+        *("profile", "-np", 2, "--run", "job", "--bins", "pow2", "--json", "--", "python", "program.py"),
+    )
+    assert done.returncode == 0, done.stderr
+    calls = {
+        row["bytes_max"]: row["calls"] for row in json.loads(done.stdout)["rows"] if row["operation"] == "allreduce"
+    }
+    of_size = {size: count // 2 for size, count in calls.items() if size and size >= 16384}
+    assert of_size == {16384: 8, 65536: 2, 131072: 2}
+
+
+def test_an_operation_in_flight_keeps_the_settings(tmp_path: Path) -> None:
+    pending = "pending = hvd.allreduce_async(torch.ones(1), name='metric') if step == 0 else pending"
+    (tmp_path / "program.py").write_text(training(40, pending))
+    assert "keeps operations of Horovod in flight between steps" in tuned(tmp_path, "openmpi", "job")
+    assert result_of(tmp_path / "job").switches == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("import horovod.torch as hvd; hvd.init()", "did not train with horovod.torch"),
+        (training(4), "the program ended after 4 steps"),
+        ("import os; os.environ['HOROVOD_AUTOTUNE'] = '1'" + training(10), "Horovod's own autotune is on"),
+        (
+            "import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['HVSCALE_AUTOTUNE'] = '{}'"
+            + training(10),
+            "another rank cannot be tuned",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_trains_all_the_same(tmp_path: Path, program: str, expected: str) -> None:
+    (tmp_path / "program.py").write_text(program)
+    stderr = tuned(tmp_path, "openmpi", "job")
+    log = (tmp_path / "job/logs/rank-00000.log").read_text()
+    assert expected in stderr + log
+    assert len([line for line in log.splitlines() if "autotune" in line]) <= 1
+
+
+def test_remembered_settings_of_a_knob_that_is_gone_are_one_line(tmp_path: Path, plain: Path) -> None:
+    settings = {"no_such_knob": "1", "cycle_time": "5"}
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), settings, "openmpi")
+    (tmp_path / "program.py").write_text(training(30))
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 20)
+    log = (tmp_path / "job/logs/rank-00000.log").read_text()
+    assert log.count("remembered settings are not used: this job cannot change no_such_knob now") == 1
+
+
+SABOTAGE = "import hvscale.comm_tuning.autotune.rank_side.agent as agent\nif hvd.rank() == 1: %s\nmodel ="
+SLEEP = "agent.Switcher.switch = lambda *_: time.sleep(600)"
+ADD_ONE = "post = agent.Agent._post; agent.Agent._post = lambda self, tensor, name: post(self, tensor + name.startswith('check'), name)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "expected"),
+    [
+        (SLEEP, 3, "hung for 5 s, so this rank ends"),
+        (ADD_ONE, 0, "the ranks' sums are wrong; the defaults are in effect"),
+    ],
+)
+def test_a_change_that_goes_wrong(tmp_path: Path, plain: Path, fault: str, status: int, expected: str) -> None:
+    """A change that hangs on rank 1 ends the job; wrong sums bring the defaults back."""
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    (tmp_path / "program.py").write_text(training().replace("model =", SABOTAGE % fault, 1))
+    done = run_hvscale(
+        tmp_path,
+        *("launch", "-np", 2, "--run", "job", "--env", "HVSCALE_AUTOTUNE_TIMEOUT=5", "--autotune"),
+        *("--", "python", "program.py"),
+        HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"),
+    )
+    assert done.returncode == status, done.stderr
+    assert expected in (tmp_path / "job/logs/rank-00000.log").read_text()
+    if status == 0:
+        assert ends(tmp_path / "job") == ends(plain)
+
+
+def test_steps_without_autotune_are_refused(hvscale: Run) -> None:
+    done = hvscale("launch", "--autotune-steps", 9, "--", "true")
+    assert done.returncode == 2
+    assert "--autotune-steps has no effect without --autotune" in done.stderr
+    done = hvscale("launch", "--autotune", "--autotune-steps", 9, "--", "true")
+    assert (done.returncode, "give at least 20" in done.stderr) == (2, True)
+
+
+@needs_mpich
+def test_mpich_changes_its_algorithm_in_a_running_job(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(training(30))
+    hvscale = partial(run_hvscale, tmp_path, HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"))
+    python = MPICH_PREFIX / "bin" / "python"
+    environment = {"PATH": f"{MPICH_PREFIX}/bin:/usr/bin:/bin"}
+    job = ("--mpi", "mpich", "-np", 2, "--autotune")
+    first = hvscale("launch", *job, "--run", "first", "--", python, "program.py", **environment)
+    assert first.returncode == 0, first.stderr
+    remember(tmp_path / "memory", fingerprint(library_of(tmp_path / "first")), ALL_KNOBS, "mpich")
+    second = hvscale("launch", *job, "--run", "second", "--", python, "program.py", **environment)
+    assert second.returncode == 0, second.stderr
+    found = result_of(tmp_path / "second")
+    assert found.remembered or found.state == "unfinished"
+    assert found.switches >= 4
+    assert ends(tmp_path / "first") == ends(tmp_path / "second")
