@@ -35,6 +35,8 @@ def main() -> None:
     gradients = [(name, torch.ones(parameter.shape)) for name, parameter in reversed(parameters)]
     run = os.environ.get("HVSCALE_RUN")
     log = (Path(run) / "steps.jsonl").open("w", buffering=1) if run is not None and hvd.rank() == 0 else None
+    # Ends each step, as in a training: hvscale's autotune acts there.
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     interval = options.compute_seconds * (1 - FORWARD_SHARE) / len(gradients)
     step_start = time.perf_counter()
     for _ in range(options.steps):
@@ -47,6 +49,7 @@ def main() -> None:
             handles.append(hvd.allreduce_async_(gradient, name=name, op=hvd.Average))
         for handle in handles:
             hvd.synchronize(handle)
+        optimizer.step()
         now = time.perf_counter()
         if log is not None:
             log.write(json.dumps({"images": BATCH_SIZE * hvd.size(), "seconds": now - step_start}) + "\n")

@@ -92,6 +92,12 @@ def collectives_hook(options: LaunchOptions) -> Instrument | None:
     return CollectivesInstrument(options.collectives)
 
 
+def check_autotune(autotune: bool, steps: int | None) -> None:
+    """Raises RequestError for --autotune-steps without --autotune."""
+    if steps is not None and not autotune:
+        raise RequestError("--autotune-steps has no effect without --autotune: add it, or leave out --autotune-steps")
+
+
 def start_tuned(
     command: list[str],
     options: LaunchOptions,
@@ -100,11 +106,8 @@ def start_tuned(
     start: Callable[[Instrument | None], RunFolder],
 ) -> RunFolder:
     """Start a job by `start`, which gets the instrument of --autotune, or None without it."""
+    check_autotune(autotune, steps)
     if not autotune:
-        if steps is not None:
-            raise RequestError(
-                "--autotune-steps has no effect without --autotune: add it, or leave out --autotune-steps"
-            )
         return start(None)
     from hvscale.cli.console import print_message, print_warning
     from hvscale.comm_tuning.autotune.job import STEPS, Autotune

@@ -41,26 +41,39 @@ def factor(settings: Settings) -> float:
     return found
 
 
-def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
-    """Run the search on a simulated job; returns its outcome, its blocks, and what it cost."""
-    source, plan, current, cost, blocks = random.Random(seed), search.plan(), dict[str, str](), 0.0, list[Block]()
+def drive(search: Search, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
+    """Run the search to its end; returns its outcome and its blocks."""
+    plan, blocks = search.plan(), list[Block]()
     block = next(plan)
     while True:
+        blocks.append(block)
+        try:
+            block = plan.send(times_of(block))
+        except StopIteration as ended:
+            return ended.value, blocks
+
+
+def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
+    """Run the search on a simulated job; returns its outcome, its blocks, and what it cost."""
+    source = random.Random(seed)  # noqa: S311 - no secret
+    current, cost = dict[str, str](), 0.0
+
+    def times_of(block: Block) -> BlockTimes:
+        nonlocal current, cost
         switch = SWITCH if block.settings != current else 0.0
         current = block.settings
         times = [step * factor(current) * source.lognormvariate(0, noise) for _ in range(block.steps)]
         cost += switch + block.steps * step * (factor(current) - 1)
-        blocks.append(block)
-        try:
-            block = plan.send(BlockTimes(times, switch, 0.5 * sum(times)))
-        except StopIteration as ended:
-            return ended.value, blocks, cost
+        return BlockTimes(times, switch, 0.5 * sum(times))
+
+    return *drive(search, times_of), cost
 
 
 def test_a_faster_candidate_is_found_and_proven() -> None:
     outcome, blocks, cost = run(Search(STEPS, [WORSE, BETTER, BAD]))
     assert (outcome.state, outcome.settings) == ("tuned", BETTER)
-    assert outcome.gain is not None and outcome.gain[1] > 1
+    assert outcome.gain is not None
+    assert outcome.gain[1] > 1
     assert outcome.gain[0] == pytest.approx(1 / 0.8, rel=0.05)
     assert len(outcome.pairs) == PAIRS
     assert cost < 0  # the phase itself gained
@@ -99,11 +112,9 @@ def test_steps_that_are_too_short_are_not_tuned() -> None:
 
 
 def test_a_job_that_does_not_wait_is_not_tuned() -> None:
-    plan = Search(STEPS, [BETTER]).plan()
-    block = next(plan)
-    with pytest.raises(StopIteration) as ended:
-        plan.send(BlockTimes([1.0] * block.steps, waited=0.005 * block.steps))
-    assert ended.value.value.reason == "ranks wait for communication in only 0.5% of a step"
+    outcome, blocks = drive(Search(STEPS, [BETTER]), lambda block: BlockTimes(block.steps * [1.0], waited=0.06))
+    assert outcome.reason == "ranks wait for communication in only 0.5% of a step"
+    assert len(blocks) == 1
 
 
 def test_remembered_settings_begin_and_are_checked() -> None:
@@ -131,17 +142,18 @@ def test_other_settings_are_searched_once_the_remembered_ones_are_dropped() -> N
     switch=st.floats(0, 1),
 )
 def test_any_step_times_end_the_search(steps: int, remembers: bool, seconds: list[float], switch: float) -> None:
+    used = 0
+
+    def times_of(block: Block) -> BlockTimes:
+        nonlocal used
+        assert block.steps > 0
+        times = [seconds[(used + step) % len(seconds)] for step in range(block.steps)]
+        used += block.steps
+        return BlockTimes(times, switch, sum(times))
+
     search = Search(steps, 3 * [BETTER, WORSE, BAD], BETTER if remembers else None)
-    plan, used = search.plan(), 0
-    block = next(plan)
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            assert block.steps > 0
-            times = [seconds[(used + step) % len(seconds)] for step in range(block.steps)]
-            used += block.steps
-            block = plan.send(BlockTimes(times, switch, sum(times)))
+    outcome, _ = drive(search, times_of)
     assert used <= max(steps, PROFILE_STEPS) + 2 * 2 * PAIRS * PAIR_STEPS
-    outcome = ended.value.value
     assert bool(outcome.settings) == (outcome.state == "tuned")
 
 

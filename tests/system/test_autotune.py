@@ -1,9 +1,10 @@
 """`hvscale launch --autotune` with real ranks."""
 
 import json
+import os
 import re
+import subprocess
 from datetime import UTC, datetime
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -253,17 +254,32 @@ def test_steps_without_autotune_are_refused(hvscale: Run) -> None:
     assert (done.returncode, "give at least 20" in done.stderr) == (2, True)
 
 
+def mpich_hvscale(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command of the environment with MPICH."""
+    programs = MPICH_PREFIX / "bin"
+    return subprocess.run(
+        [programs / "hvscale", *map(str, arguments)],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HVSCALE_SETTINGS_DIR": str(folder / "memory"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
 @needs_mpich
 def test_mpich_changes_its_algorithm_in_a_running_job(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(training(30))
-    hvscale = partial(run_hvscale, tmp_path, HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"))
-    python = MPICH_PREFIX / "bin" / "python"
-    environment = {"PATH": f"{MPICH_PREFIX}/bin:/usr/bin:/bin"}
-    job = ("--mpi", "mpich", "-np", 2, "--autotune")
-    first = hvscale("launch", *job, "--run", "first", "--", python, "program.py", **environment)
+    job = ("launch", "--mpi", "mpich", "-np", 2, "--autotune")
+    first = mpich_hvscale(tmp_path, *job, "--run", "first", "--", "python", "program.py")
     assert first.returncode == 0, first.stderr
     remember(tmp_path / "memory", fingerprint(library_of(tmp_path / "first")), ALL_KNOBS, "mpich")
-    second = hvscale("launch", *job, "--run", "second", "--", python, "program.py", **environment)
+    second = mpich_hvscale(tmp_path, *job, "--run", "second", "--", "python", "program.py")
     assert second.returncode == 0, second.stderr
     found = result_of(tmp_path / "second")
     assert found.remembered or found.state == "unfinished"

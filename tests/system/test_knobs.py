@@ -212,7 +212,7 @@ def test_a_slurm_script_keeps_the_knobs(hvscale: Run, tmp_path: Path) -> None:
 
 def test_the_list_of_knobs(hvscale: Run) -> None:
     everything = json.loads(hvscale("knobs", "--json").stdout)
-    assert everything["schema"] == "hvscale/knobs/2"
+    assert everything["schema"] == "hvscale/knobs/3"
     assert {"MVAPICH2-GDR", "Horovod", "UCX", "NCCL"} <= {row["library"] for row in everything["rows"]}
     of_gloo = json.loads(hvscale("knobs", "--mpi", "gloo", "--json").stdout)["rows"]
     assert {row["library"] for row in of_gloo} == {"CUDA", "Gloo", "Horovod", "NCCL", "OpenMP"}

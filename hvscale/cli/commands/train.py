@@ -2,7 +2,7 @@
 
 import typer
 
-from hvscale.cli.app import new_app
+from hvscale.cli.app import Autotune, AutotuneSteps, new_app
 from hvscale.cli.model_options import config_command
 from hvscale.trainer.config import TrainConfig
 
@@ -10,11 +10,22 @@ app = new_app()
 
 
 @app.command(cls=config_command(TrainConfig, TrainConfig.of, argument="model"))
-def train(context: typer.Context) -> None:
+def train(context: typer.Context, autotune: Autotune = False, autotune_steps: AutotuneSteps = None) -> None:
     """Train a model: alone, or under `hvscale launch`, horovodrun, mpirun or srun.
 
     Example: `hvscale launch -np 2 -- hvscale train edsr-baseline --scale 2 --seconds 60`
     """
     from hvscale import trainer
+    from hvscale.cli.launch_options import check_autotune
 
-    trainer.train(context.obj)
+    check_autotune(autotune, autotune_steps)
+    if not autotune:
+        trainer.train(context.obj)
+        return
+    from hvscale.comm_tuning.autotune.train import TunedTraining
+
+    tuning = TunedTraining(autotune_steps)
+    try:
+        tuning.finish(trainer.train(context.obj).run)
+    finally:
+        tuning.close()

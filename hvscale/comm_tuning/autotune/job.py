@@ -34,8 +34,7 @@ class Autotune:
 
     def __init__(self, command: list[str], options: LaunchOptions, steps: int, warn: Callable[[str], None]) -> None:
         """Raises RequestError for steps that are too few."""
-        if steps < MIN_STEPS:
-            raise RequestError(f"--autotune-steps {steps}: give at least {MIN_STEPS}")
+        check_steps(steps)
         self.command, self.options, self.steps, self.warn = command, options, steps, warn
 
     def variables(self, run: RunFolder, record: RunRecord, environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +69,7 @@ class Autotune:
             return start(instrument)
         finally:
             for run in started:
-                show(self.finish(run))
+                show(keep(run, self.command, self.options, run.read().library, self.warn))
 
     def _remembered(self, record: RunRecord) -> list[dict[str, object]]:
         """The settings that may be this job's; the ranks know which."""
@@ -84,41 +83,46 @@ class Autotune:
             for entry in found[:MAX_REMEMBERED]
         ]
 
-    def finish(self, run: RunFolder) -> str:
-        """Write the settings' files and remember or forget them; returns the line about it."""
-        try:
-            result = read_autotune_result(run)
-        except ValueError as error:
-            return str(error)
-        if result is None:
-            return NOT_TUNED
-        record = run.read()
-        try:
-            return self._keep(run, record, result)
-        except RequestError as error:
-            self.warn(str(error))
-            return summary(result)
 
-    def _keep(self, run: RunFolder, record: RunRecord, result: AutotuneResult) -> str:
-        gain = result.gain
+def check_steps(steps: int) -> None:
+    """Raises RequestError for a phase that is too short."""
+    if steps < MIN_STEPS:
+        raise RequestError(f"--autotune-steps {steps}: give at least {MIN_STEPS}")
+
+
+def keep(
+    run: RunFolder, command: list[str], options: LaunchOptions, library: Library, warn: Callable[[str], None]
+) -> str:
+    """Write the settings' files and remember or forget them; returns the line about the result."""
+    try:
+        result = read_autotune_result(run)
+    except ValueError as error:
+        return f"autotune: {error}"
+    if result is None:
+        return NOT_TUNED
+    try:
         if result.state == "dropped" and result.fingerprint is not None:
             forget(result.fingerprint)
+        gain = result.gain
         if result.state != "tuned" or gain is None or result.fingerprint is None:
             return summary(result)
         folder = run.path / FOLDER
-        write_settings(folder, self.command, record.np, self.options, record.library, result.settings, gain)
+        write_settings(folder, command, options.np, options, library, result.settings, gain)
         remember(
             RememberedSettings(
                 fingerprint=result.fingerprint,
                 settings=result.settings,
                 gain=gain,
-                command=self.command,
-                launch=self.options.recorded(),
-                library=record.library,
+                command=command,
+                launch=options.recorded(),
+                library=library,
                 saved_at=now(),
             )
         )
-        return f"{summary(result)}; remembered in {memory_folder()}, and for other launchers in {folder}"
+    except RequestError as error:
+        warn(str(error))
+        return summary(result)
+    return f"{summary(result)}; remembered in {memory_folder()}, and for other launchers in {folder}"
 
 
 def attach_variables(environment: Mapping[str, str]) -> dict[str, str]:

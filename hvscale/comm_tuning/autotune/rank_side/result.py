@@ -11,6 +11,7 @@ from typing import Any
 
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
+from hvscale.comm_tuning.autotune.rank_side.switch import library_name
 
 FILE = "result.json"
 
@@ -30,7 +31,7 @@ class Result:
             "tensors": len(sizes),
             "np": np,
             "ranks_per_node": ranks_per_node,
-            "library": self.request.library,
+            "library": self.request.library or library_name(),
             "link": self.request.link,
         }
 

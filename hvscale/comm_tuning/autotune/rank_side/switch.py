@@ -105,6 +105,20 @@ def runs_on_gloo() -> bool:
     return os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
 
 
+def library_name() -> str:
+    """The library that Horovod communicates through, as it names itself."""
+    if runs_on_gloo():
+        return "gloo"
+    try:
+        mpi = ctypes.CDLL(loaded_library())
+    except (ControlVariableError, OSError):
+        return "gloo"
+    text = ctypes.create_string_buffer(8192)  # longer than any library's MPI_MAX_LIBRARY_VERSION_STRING
+    mpi.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+    first = next(iter(text.value.decode(errors="replace").splitlines()), "")
+    return " ".join(first.partition(",")[0].split())
+
+
 def keep_mpi() -> bool:
     """Initialise MPI before Horovod does, and finalise it at exit, so that it outlives Horovod.
 

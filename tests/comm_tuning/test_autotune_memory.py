@@ -1,0 +1,169 @@
+"""`hvscale settings`, and what is kept after a tuned job."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from hvscale.comm_tuning.autotune import memory
+from hvscale.comm_tuning.autotune.job import keep
+from hvscale.comm_tuning.autotune.memory import RememberedSettings
+from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
+from hvscale.core.autotune_result import FOLDER, Fingerprint
+from hvscale.core.run_folder import Library, RunFolder
+from hvscale.core.statistics import Estimate
+from hvscale.launch.options import LaunchOptions
+from tests.comm_tuning.studies import LIBRARIES
+from tests.conftest import run_hvscale
+
+JOB = Fingerprint(
+    gradients="0123456789abcdef", gradient_bytes=1 << 20, tensors=8, np=2, ranks_per_node=2, library="openmpi 5.0.11"
+)
+COMMAND = ["python", "train.py"]
+OPENMPI = LaunchOptions(np=2, mpi="openmpi")
+Settings = Callable[..., "CompletedProcess[str]"]
+
+
+def entry(fingerprint: Fingerprint = JOB, **settings: str) -> RememberedSettings:
+    return RememberedSettings(
+        fingerprint=fingerprint,
+        settings=settings or {"cycle_time": "5"},
+        gain=Estimate(mean=1.2, low=1.1, high=1.3),
+        command=COMMAND,
+        launch=OPENMPI,
+        library=LIBRARIES["openmpi"],
+        saved_at=datetime.now(UTC),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of remembered settings."""
+    monkeypatch.setenv("HVSCALE_SETTINGS_DIR", str(tmp_path / "memory"))
+    return tmp_path / "memory"
+
+
+def test_settings_are_listed_shown_exported_and_forgotten(folder: Path, tmp_path: Path) -> None:
+    other = JOB.model_copy(update={"np": 4})
+    names = [memory.remember(one).stem for one in (entry(), entry(other, allreduce_algorithm="ring"))]
+    listed = json.loads(run_hvscale(tmp_path, "settings", "list", "--json").stdout)
+    assert {row["fingerprint"]["np"]: row["settings"] for row in listed["rows"]} == {
+        2: {"cycle_time": "5"},
+        4: {"allreduce_algorithm": "ring"},
+    }
+    assert "1.20x (1.10 to 1.30)" in run_hvscale(tmp_path, "settings", "list").stdout
+    assert "python train.py" in run_hvscale(tmp_path, "settings", "show", names[0][:5]).stdout
+    exported = run_hvscale(tmp_path, "settings", "export", names[1], "--to", "out")
+    assert exported.returncode == 0, exported.stderr
+    assert tomllib.loads((tmp_path / "out/settings.toml").read_text())["set"] == {"allreduce_algorithm": "ring"}
+    assert "coll_tuned_allreduce_algorithm = 4" in (tmp_path / "out/openmpi-mca-params.conf").read_text()
+    assert run_hvscale(tmp_path, "settings", "forget", names[0]).returncode == 0
+    assert [path.stem for path in folder.iterdir()] == [names[1]]
+    unknown = run_hvscale(tmp_path, "settings", "show", names[0])
+    assert unknown.returncode == 2
+    assert len(unknown.stderr.splitlines()) == 1
+
+
+def test_nothing_remembered_is_one_line(folder: Path, tmp_path: Path) -> None:
+    done = run_hvscale(tmp_path, "settings", "list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"nothing is remembered in {folder}" in done.stderr
+    assert run_hvscale(tmp_path, "settings", "forget", "abc").returncode == 2
+
+
+def test_the_users_state_folder_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HVSCALE_SETTINGS_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert memory.memory_folder() == Path("/state/hvscale/settings")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": "hvscale/remembered-settings/9"}', "\xff"])
+def test_a_damaged_file_is_one_warning(folder: Path, content: str) -> None:
+    path = memory.remember(entry())
+    (folder / "other.json").write_text(content, encoding="latin-1")
+    path.rename(folder / "renamed.json")
+    memory.remember(entry())
+    warnings: list[str] = []
+    assert [one.settings for one in memory.recall_all(warnings.append)] == [{"cycle_time": "5"}]
+    assert sorted(Path(text.split()[0]).name for text in warnings) == ["other.json", "renamed.json"]
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {
+        "schema": "hvscale/autotune/1",
+        "state": "tuned",
+        "settings": {"cycle_time": "5"},
+        "pairs": [[1.2, 1.0], [1.25, 1.0], [1.2, 1.01]],
+        "fingerprint": JOB.model_dump(mode="json"),
+        **fields,
+    }
+
+
+def kept(tmp_path: Path, document: object, warnings: list[str] | None = None) -> str:
+    run = RunFolder(tmp_path / "run")
+    (run.path / FOLDER).mkdir(parents=True, exist_ok=True)
+    (run.path / FOLDER / "result.json").write_text(json.dumps(document))
+    return keep(run, COMMAND, OPENMPI, LIBRARIES["openmpi"], (warnings if warnings is not None else []).append)
+
+
+def test_proven_settings_are_remembered_and_dropped_ones_forgotten(folder: Path, tmp_path: Path) -> None:
+    line = kept(tmp_path, result())
+    assert line.startswith("autotune: cycle_time=5: 1.21 times the throughput of the defaults (95 % interval 1.1")
+    [remembered] = memory.recall_all(pytest.fail)
+    assert remembered.fingerprint == JOB
+    assert "HOROVOD_CYCLE_TIME=5" in (tmp_path / "run" / FOLDER / "env.sh").read_text()
+    assert not (tmp_path / "run" / FOLDER / "guide.html").exists()
+    assert "the defaults are kept: no" in kept(
+        tmp_path, result(state="dropped", reason="no", settings={}, remembered=True)
+    )
+    assert memory.recall_all(pytest.fail) == []
+
+
+@pytest.mark.parametrize(
+    "document", [[], {"state": "odd"}, result(pairs=[[0, 1]]), result(schema="hvscale/autotune/9")]
+)
+def test_a_damaged_result_is_one_line(folder: Path, tmp_path: Path, document: object) -> None:
+    line = kept(tmp_path, document)
+    assert line.endswith("result.json is not a result of --autotune, so it is ignored")
+    assert not folder.exists()
+
+
+def test_a_state_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HVSCALE_SETTINGS_DIR", str(tmp_path / "file" / "memory"))
+    warnings: list[str] = []
+    assert kept(tmp_path, result(), warnings).startswith("autotune: cycle_time=5: 1.21 times")
+    [warning] = warnings
+    assert warning.startswith("cannot remember the settings in ")
+    assert "set HVSCALE_SETTINGS_DIR" in warning
+
+
+def test_the_knobs_of_each_library_that_can_change_live() -> None:
+    moves = {mpi: live_moves(COMMAND, LaunchOptions(np=2, mpi=mpi), library) for mpi, library in LIVE.items()}
+    assert moves["gloo"].keys() == {"cycle_time", "fusion_threshold"}
+    assert moves["openmpi"].keys() == {"cycle_time", "fusion_threshold", "allreduce_algorithm"}
+    assert moves["openmpi"]["fusion_threshold"]["16M"] == {"HOROVOD_FUSION_THRESHOLD": str(16 << 20)}
+    ring = moves["openmpi"]["allreduce_algorithm"]["ring"]
+    assert ring["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "4"
+    assert ring["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1"
+    assert mpi_words(moves["openmpi"]) == []
+
+
+LIVE: dict[str, Library] = {mpi: LIBRARIES[mpi] for mpi in ("openmpi", "gloo")}
+
+
+def test_knobs_that_the_user_has_set_stay_as_they_are() -> None:
+    options = OPENMPI.replace(set=("cycle_time=5",), env=("HOROVOD_FUSION_THRESHOLD=1048576",))
+    assert live_moves(COMMAND, options, LIBRARIES["openmpi"]).keys() == {"allreduce_algorithm"}
+
+
+def test_live_knobs_are_marked(tmp_path: Path) -> None:
+    rows = json.loads(run_hvscale(tmp_path, "knobs", "--json").stdout)["rows"]
+    live = {(row["library"], row["knob"]) for row in rows if row["live"]}
+    assert {("Horovod", "cycle_time"), ("Open MPI", "allreduce_algorithm"), ("MPICH", "segment_size")} <= live
+    assert not [row for row in rows if row["live"] and row["restart"] == "start"]
