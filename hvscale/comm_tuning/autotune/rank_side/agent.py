@@ -49,6 +49,7 @@ class Agent:
         self.horovod, self.request, self.problem = horovod, request, problem
         self.stage = "warm-up"
         self.process = os.getpid()
+        self.rank = -1  # until the first step has ended
         self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
         self.result = Result(request) if request else None
@@ -103,6 +104,7 @@ class Agent:
             return
         now = time.monotonic()
         if self.stage == "warm-up":
+            self.rank = self.horovod.rank()
             self.boundaries, self.step_seconds = self.boundaries + 1, now - self.resumed
             if self.boundaries == HELLO_AT:
                 self._greet()
@@ -121,8 +123,6 @@ class Agent:
         """Offer to tune. It does not block, because a rank without hvscale never answers."""
         import torch
 
-        if self.switcher is not None and not self.problem:
-            self.switcher.connect()
         moves = digest(self._moves())
         numbers = [1, 1 if self.problem else 0, VERSION, VERSION**2, moves, moves**2]
         self.hello = self._post(torch.tensor(numbers, dtype=torch.int64), "hello")
@@ -138,7 +138,7 @@ class Agent:
             self._stop(self.problem or ("another rank cannot be tuned" if problems else "the ranks differ in version"))
             return
         self.stage = "tuning"
-        if self.horovod.rank() == 0 and self.result is not None:
+        if self.rank == 0 and self.result is not None:
             self.result.describe(self.sizes, size, self.horovod.local_size())
             self._make_plan(self.request, self.result)
         self._decide()
@@ -238,7 +238,7 @@ class Agent:
         """Sum known numbers; returns what is wrong on any rank, or nothing. Collective."""
         import torch
 
-        size, rank = self.horovod.size(), self.horovod.rank()
+        size, rank = self.horovod.size(), self.rank
         gradient_bytes = sum(bytes_ for bytes_, _ in self.sizes)
         counts = (CHECK_NUMBERS[0], min(max(gradient_bytes // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
         numbers_of = {count: (torch.arange(count) % PERIOD).float() for count in counts}
@@ -263,7 +263,7 @@ class Agent:
         """End the tuning on all ranks alike."""
         if self.stage != "done":
             self.stage = "done"
-            if self.result is not None and self.horovod.rank() == 0:
+            if self.result is not None and self.rank == 0:
                 self.result.stop(reason, self.search)
 
     def _stop(self, reason: str) -> None:
@@ -271,7 +271,7 @@ class Agent:
         if self.stage == "done":
             return
         self.stage = "done"
-        if self.is_first():
+        if self.rank == 0:
             if self.result is not None:
                 self.result.stop(reason, self.search)
             else:
@@ -281,13 +281,9 @@ class Agent:
         """End the tuning when the program ends, or shuts Horovod down."""
         if self.stage == "tuning" and self.result is not None and self.search is not None:
             self.result.stop(f"the program ended after {self.search.used} of {self.search.steps} steps", self.search)
-        elif self.stage == "warm-up" and self.boundaries and self.is_first():
+        elif self.stage == "warm-up" and self.boundaries:
             self._stop(f"the program ended after {self.boundaries} steps")
         self.stage = "done"
-
-    def is_first(self) -> bool:
-        """Whether this is rank 0, if Horovod still runs."""
-        return bool(self.horovod.is_initialized() and self.horovod.rank() == 0)
 
 
 class Watchdog:

@@ -25,7 +25,7 @@ from hvscale.comm_tuning.collectives.measure.mpi_t import (
 class Switcher:
     """Switches this rank between settings. `current`: those in effect.
 
-    `init` and `shutdown` are Horovod's own. `may_restart`: Horovod may start again in this program.
+    `init` and `shutdown` are Horovod's own.
     """
 
     def __init__(
@@ -34,28 +34,39 @@ class Switcher:
         self.horovod, self.request, self.init, self.shutdown = horovod, request, init, shutdown
         self.knobs = HorovodKnobs(horovod)
         self.mpi: ControlVariables | None = None
-        self.may_restart = False
+        self.accepted: list[dict[str, str]] = []  # by the MPI library
         self.current: Settings = {}
 
     def before_init(self, may_restart: bool) -> None:
-        """Prepare for changes, before the program's hvd.init()."""
-        self.knobs.take_over()
-        if may_restart and not runs_on_gloo():
-            self.may_restart = keep_mpi()
+        """Prepare for changes, before the program's hvd.init().
 
-    def connect(self) -> None:
-        """Find the MPI library of this process."""
-        if self.may_restart:
-            numbers = {(name, word): number for name, word, number in self.request.numbers}
-            try:
-                self.mpi = ControlVariables(loaded_library(), numbers)
-            except (ControlVariableError, OSError):
-                self.mpi = None
+        `may_restart`: Horovod may start again in this program.
+        """
+        self.knobs.take_over()
+        if may_restart and not runs_on_gloo() and keep_mpi():
+            self._connect()
+
+    def _connect(self) -> None:
+        """Find the MPI library of this process, and which changes it accepts.
+
+        Trying sets and resets its variables, which MPICH reads at each call: only before Horovod
+        starts no call is affected.
+        """
+        numbers = {(name, word): number for name, word, number in self.request.numbers}
+        try:
+            self.mpi = ControlVariables(loaded_library(), numbers)
+        except (ControlVariableError, OSError):
+            return
+        for values in self.request.moves.values():
+            for variables in values.values():
+                of_mpi = split(variables)[1]
+                if of_mpi and self.mpi.accepts(of_mpi):
+                    self.accepted.append(of_mpi)
 
     def accepts(self, settings: Settings) -> bool:
-        """Whether the settings differ from the defaults and the job's libraries accept them."""
+        """Whether the settings of one knob differ from the defaults and can be changed here."""
         own, of_mpi = split(self.request.variables(settings))
-        if (own and not self.knobs.are_read) or (of_mpi and (self.mpi is None or not self.mpi.accepts(of_mpi))):
+        if (own and not self.knobs.are_read) or (of_mpi and of_mpi not in self.accepted):
             return False
         return bool(of_mpi) or any(float(self.knobs.defaults[name]) != float(word) for name, word in own.items())
 
