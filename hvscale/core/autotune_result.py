@@ -10,7 +10,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
 
 FOLDER, FILE = "autotune", "result.json"
-AutotuneState = Literal["tuned", "defaults", "dropped", "unfinished", "not tuned"]
+AutotuneState = Literal["tuned", "defaults", "unfinished", "not tuned"]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -45,8 +45,8 @@ class AutotuneTrial(BaseModel):
 class AutotuneResult(VersionedDocument):
     """What rank 0 wrote at the end of the tuning.
 
-    `state`: "tuned": `settings` are in effect, with a proven gain. "dropped": remembered settings
-    no longer win. `pairs`: seconds of a step with the defaults and with the settings. `steps`: of
+    `state`: "tuned": `settings` are in effect, with a proven gain. `remembered`: they come from an
+    earlier job. `drops_remembered`: those of an earlier job no longer win. `pairs`: seconds of a step with the defaults and with the settings. `steps`: of
     the tuned phase. `lost_seconds`: what the phase cost beyond the same steps with the defaults,
     negative if it gained. `switch_seconds`: the median cost of a change of settings.
     """
@@ -58,6 +58,7 @@ class AutotuneResult(VersionedDocument):
     reason: str = ""
     settings: dict[str, str] = {}
     remembered: bool = False
+    drops_remembered: bool = False
     pairs: list[tuple[Positive, Positive]] = []
     fingerprint: Fingerprint | None = None
     steps: int = 0

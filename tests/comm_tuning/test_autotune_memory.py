@@ -119,7 +119,7 @@ def test_proven_settings_are_remembered_and_dropped_ones_forgotten(folder: Path,
     assert "HOROVOD_CYCLE_TIME=5" in (tmp_path / "run" / FOLDER / "env.sh").read_text()
     assert not (tmp_path / "run" / FOLDER / "guide.html").exists()
     assert "the defaults are kept: no" in kept(
-        tmp_path, result(state="dropped", reason="no", settings={}, remembered=True)
+        tmp_path, result(state="defaults", reason="no", settings={}, drops_remembered=True)
     )
     assert memory.recall_all(pytest.fail) == []
 

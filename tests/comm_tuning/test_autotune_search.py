@@ -125,8 +125,9 @@ def test_remembered_settings_begin_and_are_checked() -> None:
 
 
 def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
-    outcome, _, _ = run(Search(STEPS, [], WORSE))
-    assert (outcome.state, outcome.settings) == ("dropped", {})
+    search = Search(STEPS, [], WORSE)
+    outcome, _, _ = run(search)
+    assert (outcome.state, outcome.settings, search.drops_remembered) == ("defaults", {}, True)
     assert outcome.reason.startswith("the remembered settings no longer win")
 
 

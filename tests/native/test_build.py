@@ -27,7 +27,7 @@ def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_libraries_build_without_warnings(tmp_path: Path) -> None:
     done = build(tmp_path, AS_ERRORS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("lib*.so"))) == 6
+    assert len(list(tmp_path.glob("lib*.so"))) == 7
     assert (tmp_path / "hvrank").exists()
 
 

@@ -101,7 +101,7 @@ def keep(
     if result is None:
         return NOT_TUNED
     try:
-        if result.state == "dropped" and result.fingerprint is not None:
+        if result.drops_remembered and result.fingerprint is not None:
             forget(result.fingerprint)
         gain = result.gain
         if result.state != "tuned" or gain is None or result.fingerprint is None:

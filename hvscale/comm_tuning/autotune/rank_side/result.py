@@ -74,6 +74,7 @@ class Result:
         self._save(
             {
                 **fields,
+                "drops_remembered": search.drops_remembered,
                 "fingerprint": self.fingerprint,
                 "steps": search.used,
                 "default_seconds": search.base,

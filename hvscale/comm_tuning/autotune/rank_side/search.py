@@ -23,7 +23,7 @@ RECENT = 12  # steps of the reference that a candidate is compared with
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
 
-State = Literal["tuned", "defaults", "dropped"]
+State = Literal["tuned", "defaults"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Trial:
 class Outcome:
     """The end of the search.
 
-    `state`: "tuned": `settings` are proven faster. "dropped": remembered settings no longer win.
-    `pairs`: seconds of a step with the defaults and with the settings, of each pair of the proof.
+    `state`: "tuned": `settings` are proven faster. `remembered`: they were remembered. `pairs`: seconds of a step with the defaults and with the settings, of each pair of the proof.
     `gain`: default / tuned with the limits of its 95 % interval.
     """
 
@@ -79,7 +78,8 @@ class Search:
     """Yields blocks of steps and receives their times; returns the outcome.
 
     The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
-    seconds that the search has cost so far, negative once it has gained more.
+    seconds that the search has cost so far, negative once it has gained more. `drops_remembered`:
+    the remembered settings no longer win.
     """
 
     def __init__(self, steps: int, candidates: Sequence[Settings], remembered: Settings | None = None) -> None:
@@ -191,11 +191,11 @@ class Search:
         if gain is not None and gain[1] > 1:
             return Outcome("tuned", "", settings, is_remembered, found, gain)
         reason = "the remembered settings no longer win" if is_remembered else "the best candidate had no proven gain"
-        return Outcome("dropped" if is_remembered else "defaults", reason, {}, is_remembered, found, gain)
+        return Outcome("defaults", reason, pairs=found, gain=gain)
 
     def _keep(self, reason: str) -> Outcome:
         if self.drops_remembered:
-            return Outcome("dropped", f"the remembered settings no longer win; {reason}", remembered=True)
+            return Outcome("defaults", f"the remembered settings no longer win, and {reason}")
         return Outcome("defaults", reason)
 
     def _measure(self, settings: Settings, steps: int) -> Measuring:
