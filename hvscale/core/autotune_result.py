@@ -46,9 +46,10 @@ class AutotuneResult(VersionedDocument):
     """What rank 0 wrote at the end of the tuning.
 
     `state`: "tuned": `settings` are in effect, with a proven gain. `remembered`: they come from an
-    earlier job. `drops_remembered`: those of an earlier job no longer win. `pairs`: seconds of a step with the defaults and with the settings. `steps`: of
-    the tuned phase. `lost_seconds`: what the phase cost beyond the same steps with the defaults,
-    negative if it gained. `switch_seconds`: the median cost of a change of settings.
+    earlier job. `drops_remembered`: those of an earlier job no longer win. `pairs`: seconds of a
+    step with the defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
+    the phase cost beyond the same steps with the defaults, negative if it gained.
+    `switch_seconds`: the median cost of a change of settings.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)

@@ -57,8 +57,9 @@ class Trial:
 class Outcome:
     """The end of the search.
 
-    `state`: "tuned": `settings` are proven faster. `remembered`: they were remembered. `pairs`: seconds of a step with the defaults and with the settings, of each pair of the proof.
-    `gain`: default / tuned with the limits of its 95 % interval.
+    `state`: "tuned": `settings` are proven faster. `remembered`: they were remembered. `pairs`:
+    seconds of a step with the defaults and with the settings, of each pair of the proof. `gain`:
+    default / tuned with the limits of its 95 % interval.
     """
 
     state: State
