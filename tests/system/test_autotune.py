@@ -217,6 +217,20 @@ def test_remembered_settings_of_a_knob_that_is_gone_are_one_line(tmp_path: Path,
     assert log.count("remembered settings are not used: this job cannot change no_such_knob now") == 1
 
 
+def test_the_trainer_tunes_itself_under_any_launcher(tmp_path: Path) -> None:
+    model = ("edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--patch-size", 16, "--threads", 1)
+    done = run_hvscale(
+        tmp_path,
+        *("launch", "-np", 2, "--run", "job", "--env", f"HVSCALE_SETTINGS_DIR={tmp_path / 'memory'}", "--"),
+        *("hvscale", "train", *model, "--steps", 40, "--autotune", "--autotune-steps", 20),
+    )
+    assert done.returncode == 0, done.stderr
+    found = result_of(tmp_path / "job")
+    assert found.fingerprint is not None
+    assert found.fingerprint.library.startswith("Open MPI v")
+    assert found.steps >= 12
+
+
 SABOTAGE = "import hvscale.comm_tuning.autotune.rank_side.agent as agent\nif hvd.rank() == 1: %s\nmodel ="
 SLEEP = "agent.Switcher.switch = lambda *_: time.sleep(600)"
 ADD_ONE = "post = agent.Agent._post; agent.Agent._post = lambda self, tensor, name: post(self, tensor + name.startswith('check'), name)"
@@ -235,7 +249,16 @@ def test_a_change_that_goes_wrong(tmp_path: Path, plain: Path, fault: str, statu
     (tmp_path / "program.py").write_text(training().replace("model =", SABOTAGE % fault, 1))
     done = run_hvscale(
         tmp_path,
-        *("launch", "-np", 2, "--run", "job", "--env", "HVSCALE_AUTOTUNE_TIMEOUT=5", "--autotune"),
+        *(
+            "launch",
+            "-np",
+            2,
+            "--run",
+            "job",
+            "--env",
+            f"HVSCALE_AUTOTUNE_TIMEOUT={5 if status else 120}",
+            "--autotune",
+        ),
         *("--", "python", "program.py"),
         HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"),
     )
