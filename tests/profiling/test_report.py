@@ -17,6 +17,7 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.rank_comparison import compare_ranks
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
+from hvscale.studies.run_report.autotune import autotune_view
 from hvscale.studies.run_report.page import View, render, report, report_path
 from hvscale.studies.run_report.predictions import PredictionLink
 from hvscale.studies.run_report.trace import trace_profiled_run
@@ -46,6 +47,34 @@ def figures(page: str) -> dict[str, Any]:
 def texts(page: str) -> str:
     """The page without Plotly's script."""
     return re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_a_job_that_was_tuned_while_it_trained(tmp_path: Path) -> None:
+    tried = [{"settings": {"cycle_time": "5"}, "steps": 7, "ratio": 0.8, "kept": True}]
+    result = {
+        "schema": "hvscale/autotune/1",
+        "state": "tuned",
+        "settings": {"cycle_time": "5"},
+        "pairs": [[1.25, 1.0], [1.3, 1.0]],
+        "steps": 60,
+        "switches": 7,
+        "lost_seconds": -3.5,
+        "trials": tried,
+    }
+    run = RunFolder(tmp_path)
+    assert autotune_view(run) is None
+    (tmp_path / "autotune").mkdir()
+    (tmp_path / "autotune/result.json").write_text(json.dumps(result))
+    shown = view()
+    shown.autotune = autotune_view(run)
+    page = texts(render([shown], parse_bins("study")))
+    assert "Tuned while it trained" in page
+    assert "New settings: cycle_time=5. Throughput is 1.27 times that of the defaults (95 % interval" in page
+    assert "60 steps and 7 changes of settings, which gained 3.5 s" in page
+    assert "<td>cycle_time=5</td><td>7</td><td>0.80</td><td>yes</td>" in page
+    (tmp_path / "autotune/result.json").write_text("{")
+    with pytest.raises(ValueError, match="is not a result of --autotune"):
+        autotune_view(run)
 
 
 def test_one_run() -> None:
