@@ -20,7 +20,7 @@ from typing import Any
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
-from hvscale.comm_tuning.autotune.rank_side.switch import Switcher
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, split
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -57,6 +57,7 @@ class Agent:
         self.boundaries = 0
         self.enqueued = 0  # all-reduces of the program since the last end of a step
         self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of the first step
+        self.on_gpu = False
         self.hello: Any = None
         self.plan: Plan | None = None  # on rank 0
         self.search: Search | None = None
@@ -97,6 +98,7 @@ class Agent:
         self.enqueued += 1
         if self.boundaries == HELLO_AT - 1:
             self.sizes += [(one.numel() * one.element_size(), str(one.dtype)) for one in tensors]
+            self.on_gpu = self.on_gpu or any(one.is_cuda for one in tensors)
 
     def end_step(self, *_: Any) -> None:
         """Called at the end of each optimizer's step()."""
@@ -153,6 +155,8 @@ class Agent:
     def _make_plan(self, request: RankRequest, result: Result) -> None:
         """Prepare the search on rank 0, from the steps so far and what is remembered."""
         accepted = self._moves()
+        if self.on_gpu and self.horovod.nccl_built():  # MPI carries no gradients
+            accepted = [one for one in accepted if not split(request.variables(one))[1]]
         moves: dict[str, dict[str, object]] = {}
         for settings in accepted:
             for knob, value in settings.items():
