@@ -49,7 +49,7 @@ class AutotuneResult(VersionedDocument):
     earlier job. `drops_remembered`: those of an earlier job no longer win. `pairs`: seconds of a
     step with the defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
     the phase cost beyond the same steps with the defaults, negative if it gained.
-    `switch_seconds`: the median cost of a change of settings.
+    `switch_seconds`: the median cost of a change in place, and of one that restarts Horovod.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -66,7 +66,7 @@ class AutotuneResult(VersionedDocument):
     default_seconds: float = 0
     lost_seconds: float = 0
     switches: int = 0
-    switch_seconds: float = 0
+    switch_seconds: dict[str, float] = {}
     trials: list[AutotuneTrial] = []
 
     @property

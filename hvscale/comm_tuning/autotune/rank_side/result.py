@@ -79,8 +79,8 @@ class Result:
                 "steps": search.used,
                 "default_seconds": search.base,
                 "lost_seconds": search.lost,
-                "switches": len(search.switches),
-                "switch_seconds": search.switch_seconds(),
+                "switches": sum(map(len, search.switches.values())),
+                "switch_seconds": {"in_place": search.switch_seconds(False), "restart": search.switch_seconds(True)},
                 "trials": trials,
             }
         )

@@ -15,7 +15,9 @@ TRIAL_STEPS = 12  # of a candidate that is not dropped early, and of its referen
 PAIR_STEPS = 4  # of each side of a pair of the proof; the first step after a switch does not count
 PAIRS = 5
 PAIRS_REMEMBERED = 3  # of settings that have been proven before
-FIRST_SWITCH_SECONDS = 0.01  # until the first switch has been timed
+# Expected until one of the kind has been timed: in place, and with a restart of Horovod.
+FIRST_SWITCH_SECONDS = {False: 0.01, True: 0.1}
+RESTARTING = "allreduce_algorithm"  # the knob whose change restarts Horovod
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
 RECENT = 12  # steps of the reference that a candidate is compared with
@@ -89,7 +91,7 @@ class Search:
         self.used = 0
         self.lost = 0.0
         self.base = 0.0  # seconds of a step with the defaults
-        self.switches: list[float] = []
+        self.switches: dict[bool, list[float]] = {False: [], True: []}  # by whether Horovod restarted
         self.samples: dict[tuple[tuple[str, str], ...], list[float]] = {}
         self.trials: list[Trial] = []
         self.drops_remembered = False
@@ -107,50 +109,49 @@ class Search:
             if share < MIN_WAIT:
                 return self._keep(f"ranks wait for communication in only {share:.1%} of a step")
         best: Settings = {}
-        tried = 0
+        costly: list[Settings] = []
         for candidate in self.candidates:
-            if reason := self._stop_reason():
-                break
             settings = {**best, **candidate}
-            if settings == best:
-                continue
-            tried += 1
-            if (yield from self._try(settings, best)):
+            if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
+                break
+            if self.lost + self._next_loss(settings, best) > self.budget():
+                costly.append(settings)
+            elif settings != best and (yield from self._try(settings, best)):
                 best = settings
-        else:
-            reason = f"none of {tried} candidates was faster" if tried else "there is nothing to try"
-        if not best:
-            return self._keep(reason)
-        return (yield from self._prove(best, PAIRS, is_remembered=False))
+        if best:
+            return (yield from self._prove(best, PAIRS, is_remembered=False))
+        return self._keep(self._why_none(costly))
 
-    def switch_seconds(self) -> float:
+    def _why_none(self, costly: list[Settings]) -> str:
+        """Why no candidate was kept; `costly`: those that were not tried."""
+        if not self.candidates:
+            return "there is nothing to try"
+        if self.trials or not costly:
+            more = f", and {len(costly)} more would cost over {MAX_LOSS:.0%} of the phase" if costly else ""
+            return f"none of {len(self.trials)} candidates was faster{more}"
+        loss = min(self._next_loss(one, {}) for one in costly)
+        needed = max(math.ceil(loss / (MAX_LOSS * self.base) / 10) * 10, 2 * self.steps)
+        return f"steps of {self.base * 1e3:.0f} ms are too short to try a candidate: add --autotune-steps {needed}"
+
+    def switch_seconds(self, restarts: bool = False) -> float:
         """Expected seconds of one switch, with the slower first step after it."""
-        return statistics.median(self.switches) if self.switches else FIRST_SWITCH_SECONDS
+        timed = self.switches[restarts]
+        return statistics.median(timed) if timed else FIRST_SWITCH_SECONDS[restarts]
+
+    def _next_loss(self, settings: Settings, best: Settings) -> float:
+        """Expected seconds that a trial loses if the candidate is slower."""
+        restarts = settings.get(RESTARTING) != best.get(RESTARTING)
+        return 2 * self.switch_seconds(restarts) + 2 * EXPECTED_LOSS * self.base
 
     def budget(self) -> float:
         """Seconds that the whole search may lose."""
         return MAX_LOSS * self.steps * self.base
 
-    def _stop_reason(self) -> str:
-        """Why no further candidate is tried; empty if one may be."""
-        if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
-            return f"none of {len(self.trials)} candidates was faster, and the steps are used up"
-        next_loss = 2 * self.switch_seconds() + 2 * EXPECTED_LOSS * self.base
-        if self.lost + next_loss <= self.budget():
-            return ""
-        if not self.trials:
-            needed = math.ceil(next_loss / (MAX_LOSS * self.base) / 10) * 10
-            return (
-                f"steps of {self.base * 1e3:.0f} ms are too short for changes of {self.switch_seconds() * 1e3:.0f} ms: "
-                f"add --autotune-steps {max(needed, 2 * self.steps)}"
-            )
-        return f"none of {len(self.trials)} candidates was faster, and more would cost over {MAX_LOSS:.0%} of the phase"
-
     def _try(self, settings: Settings, best: Settings) -> Verdict:
         """Try a candidate against the best settings so far; a slower one ends within two steps."""
         reference = statistics.fmean(self._recent(best))
         first = yield from self._measure(settings, 1)
-        known_switch = max([self.switch_seconds(), *self.switches])
+        known_switch = max(max(timed, default=0.0) for timed in self.switches.values())
         if first[0] > HOPELESS_RATIO * reference + known_switch:
             return (yield from self._end_trial(settings, best, first[0] / reference))
         [second] = yield from self._measure(settings, 1)
@@ -206,7 +207,9 @@ class Search:
         return list(times.steps)
 
     def _account(self, settings: Settings, times: BlockTimes) -> None:
-        switched, self.current = settings != self.current, settings
+        switched = settings != self.current
+        restarted = settings.get(RESTARTING) != self.current.get(RESTARTING)
+        self.current = settings
         # The first step after a switch allocates buffers and negotiates every tensor again.
         counted = list(times.steps[1:] if switched or not self.used else times.steps)
         self.used += len(times.steps)
@@ -216,7 +219,7 @@ class Search:
             self.base = statistics.median(defaults[-2 * RECENT :])
         if switched:
             typical = statistics.fmean(counted or self.samples[key_of(settings)] or [self.base])
-            self.switches.append(times.switch + max(0.0, times.steps[0] - typical if typical else 0.0))
+            self.switches[restarted].append(times.switch + max(0.0, times.steps[0] - typical if typical else 0.0))
         if self.base and (switched or settings):
             self.lost += times.switch + sum(times.steps) - len(times.steps) * self.base
 
@@ -269,19 +272,19 @@ CYCLES = ("5", "2.5", "10", "0.5", "25", "1", "0.1")
 
 
 def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list[Settings]:
-    """The candidates of a job, one knob each, those most likely to win first.
+    """The candidates of a job, one knob each, those that change in place first.
 
     Left out is what cannot help: fusion thresholds above the gradients' bytes, cycles that take
     much of a step, and algorithms that send large messages more often than others.
     """
     ordered = {
+        "cycle_time": [value for value in CYCLES if value in moves.get("cycle_time", ()) and _fits_cycle(value, job)],
+        "fusion_threshold": _thresholds(list(moves.get("fusion_threshold", ())), job),
         "allreduce_algorithm": [
             value
             for value in moves.get("allreduce_algorithm", ())
             if job.gradient_bytes < LARGE_BYTES or value in FOR_LARGE
         ],
-        "cycle_time": [value for value in CYCLES if value in moves.get("cycle_time", ()) and _fits_cycle(value, job)],
-        "fusion_threshold": _thresholds(list(moves.get("fusion_threshold", ())), job),
     }
     others = {knob: list(values) for knob, values in moves.items() if knob not in ordered}
     return list(_round_robin({**ordered, **others}))
