@@ -110,8 +110,8 @@ def main() -> None:
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
     # Python collects garbage among all modules once more at its end, which takes a tenth of a
-    # start. Not with torch: Triton, which comes with it, reports objects that are not collected as
+    # start. Not with Triton, which torch.compile uses: it reports objects that are not collected as
     # leaks.
-    if "torch" not in sys.modules:
+    if "triton" not in sys.modules:
         gc.freeze()
     sys.exit(status)

@@ -1,6 +1,8 @@
 """The optimizer, distributed by Horovod if there are several ranks, and its learning rate."""
 
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -10,6 +12,7 @@ from torch import nn
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.system.compiler_import import keep_uncompiled
 from hvscale.trainer.tasks.workload import Workload
 
 SGD_MOMENTUM = 0.9  # Goyal et al. (2017)
@@ -28,11 +31,10 @@ def make_optimizer(
     kind = work.optimizer if config.optimizer == "auto" else config.optimizer
     common: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
     # The public EDSR code also uses Adam's defaults: betas (0.9, 0.999) and epsilon 1e-8.
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(parameters, **common)
-        if kind == "adam"
-        else torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, **common)
-    )
+    if kind != "adam":
+        common["momentum"] = SGD_MOMENTUM
+    of_torch = torch.optim.Adam if kind == "adam" else torch.optim.SGD
+    optimizer = (of_torch if config.compile else without_compiler(of_torch))(parameters, **common)
     if hvd is None or config.bf16_allreduce:
         return optimizer
     if config.use_adasum and hvd.size() & (hvd.size() - 1):
@@ -47,6 +49,14 @@ def make_optimizer(
         groups=config.allreduce_groups,
     )
     return distributed
+
+
+def without_compiler(of_torch: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """The same optimizer, for a model that is not compiled: it does not import torch.compile."""
+    for method in vars(torch.optim.Optimizer).values():
+        keep_uncompiled(method)
+    # torch's wrapper of `step` only switches gradients off and ends a compiled graph.
+    return type(of_torch.__name__, (of_torch,), {"step": torch.no_grad()(inspect.unwrap(of_torch.step))})
 
 
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: ModuleType | None, root: int = 0) -> None:

@@ -36,9 +36,12 @@ def check_run(run: Path, np: int) -> None:
 
 
 def test_training_in_a_single_process(hvscale: Run, tmp_path: Path) -> None:
-    done = hvscale(*TRAIN[1:], "--run", "job")
+    done = hvscale(*TRAIN[1:], "--run", "job", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     assert "PSNR" in done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "torch.optim" in imported
+    assert "torch._dynamo" not in imported, "torch.compile doubles the start of a rank"
     check_run(tmp_path / "job", 1)
 
 

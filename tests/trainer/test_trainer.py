@@ -8,6 +8,7 @@ from torch import nn
 
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.checkpoints.store import Checkpoint
+from hvscale.trainer.optimizer import without_compiler
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.super_resolution import SuperResolution
@@ -84,3 +85,21 @@ def test_train_step_runs_one_step() -> None:
     report = trainer.train_step(trainer.workload.load_batch)
     assert (report.number, trainer.step, trainer.finished) == (1, 1, True)
     assert report.loss > 0
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_the_optimizers_without_the_compiler_make_torch_s_steps(kind: type[torch.optim.Optimizer]) -> None:
+    trained = []
+    for used in (kind, without_compiler(kind)):
+        weights = nn.Parameter(torch.linspace(-1, 1, 7))
+        optimizer = used([weights], lr=0.1, weight_decay=0.01, fused=True)  # type: ignore[call-arg]
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weights**3).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        copied = used([weights], lr=0.1, fused=True)  # type: ignore[call-arg]
+        copied.load_state_dict(optimizer.state_dict())
+        trained.append((weights.detach(), copied.state_dict()))
+    (weights, state), (expected, expected_state) = reversed(trained)
+    assert torch.equal(weights, expected)
+    assert str(state) == str(expected_state)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -24,10 +23,11 @@ from hvscale.trainer.data.images import Pixels, decode, image_size
 from hvscale.trainer.inference.config import UpscaleConfig
 from hvscale.trainer.inference.metrics import to_pixels
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system.compiler_import import keep_uncompiled
 from hvscale.trainer.system.resources import share_cores
 
 MEMORY_BYTES = 2e9
-PROBE_SIDE = 64
+PROBE_SIDE = 32  # small: EDSR with 43 million parameters takes a second of a core
 # Convolution kernels keep reordered copies of inputs and outputs, which PyTorch does not count.
 KERNEL_MEMORY_FACTOR = 1.5  # 1.2 was measured for EDSR on a CPU
 
@@ -52,11 +52,20 @@ class PeakTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+keep_uncompiled(PeakTensorBytes.__torch_dispatch__)
+
+
 def bytes_per_pixel(model: nn.Module) -> float:
-    """Memory of a forward pass for each low-resolution pixel, computed on fake tensors."""
+    """Memory of a forward pass for each low-resolution pixel, counted on a small image.
+
+    Not on fake tensors, which import torch.compile: that takes longer.
+    """
     device = next(model.parameters()).device
-    with FakeTensorMode(allow_non_fake_inputs=True), PeakTensorBytes() as counted, torch.no_grad():
-        model(torch.empty(1, 3, PROBE_SIDE, PROBE_SIDE, device=device))
+    training = model.training
+    model.eval()  # batch normalisation must not learn from the image
+    with PeakTensorBytes() as counted, torch.no_grad():
+        model(torch.zeros(1, 3, PROBE_SIDE, PROBE_SIDE, device=device))
+    model.train(training)
     per_pixel: float = KERNEL_MEMORY_FACTOR * counted.peak / PROBE_SIDE**2
     return per_pixel
 

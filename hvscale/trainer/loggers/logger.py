@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import BaseModel
 
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.analyze.explanation import ExplainedBreakdown
 from hvscale.trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    from hvscale.profiling.analyze.explanation import ExplainedBreakdown
 
 Metrics = dict[str, float]
 FINISH_SECONDS = 120.0  # for sending the remaining data after training has ended
@@ -42,7 +44,7 @@ class FinalResult:
     """Metrics of the whole run, if known: throughput, PSNR, exposed communication ..."""
     picture: Path | None
     """LR, bicubic, model output and HR side by side."""
-    breakdown: ExplainedBreakdown | None
+    breakdown: "ExplainedBreakdown | None"
     """The table by message size, if communication was recorded."""
 
 
