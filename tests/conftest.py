@@ -38,6 +38,23 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Services that a machine has once: one worker runs all tests of each, so that it starts once. The
 # name of such a test, its file or parameters contains the service: the scheduler knows only names.
 SERVICES = {"docker": "docker_host", "slurm": "slurm"}
+# These files change networks, containers and jobs of the whole machine: one runs at a time.
+EXCLUSIVE_FILES = {
+    f"tests/system/test_{name}.py"
+    for name in (
+        "compare_placements",
+        "doctor",
+        "placements",
+        "podman",
+        "record_dir",
+        "shared_memory",
+        "slurm",
+        "slurm_scale",
+        "ssh_hosts",
+        "tune_places",
+        "written_tables",
+    )
+}
 
 # Tests outside tests/system that start ranks or compile C: `make check` skips them.
 RANKS_FIXTURES = {"any_mpi", "mpi_abi", "mpi_with_large_counts", "mpich", "open_mpi", "two_ranks"}

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -130,6 +131,49 @@ def docker_daemon(folder: Path) -> Iterator[str]:
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(timeout=DAEMON_SECONDS)
+
+
+def why_no_podman() -> str | None:
+    """Return why this machine cannot start Podman's service, or None."""
+    if os.geteuid() != 0:
+        return "building the image for Podman needs root"
+    missing = [
+        program
+        for program in ("podman", "docker", "debootstrap", "iptables-save", "netavark")
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/lib/podman") is None
+    ]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+@contextmanager
+def podman_service(folder: Path) -> Iterator[str]:
+    """Run a service with all its files in `folder`; yield its address."""
+    # crun refuses a mix of both versions of cgroups. Podman's own limits are the highest possible,
+    # which a root without CAP_SYS_RESOURCE may not set.
+    mixed = Path("/sys/fs/cgroup/unified").exists() and shutil.which("runc", path=f"{os.environ['PATH']}:{ADMIN_PATH}")
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc=20000:20000"]'
+    runtime = 'runtime = "runc"' if mixed else ""
+    configuration = folder / "containers.conf"
+    configuration.write_text(f"[engine]\n{runtime}\n[containers]\n{limits}\n")
+    address = f"unix://{folder / 'podman.sock'}"
+    own_folders = ["--root", folder / "root", "--runroot", folder / "run", "--network-config-dir", folder / "networks"]
+    with restored_firewall(), (folder / "log").open("wb") as log:
+        service = subprocess.Popen(
+            ["podman", *map(str, own_folders), "system", "service", "--time", "0", address],
+            env={**os.environ, "CONTAINERS_CONF": str(configuration)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            wait_until(partial(_succeeds, ["docker", "--host", address, "version"]), DAEMON_SECONDS)
+            yield address
+        finally:
+            service.terminate()
+            service.wait(timeout=DAEMON_SECONDS)
+            # Podman mounts its storage on itself.
+            subprocess.run(["umount", "--lazy", folder / "root" / "overlay"], capture_output=True)
 
 
 def daemon_pid(address: str) -> int:

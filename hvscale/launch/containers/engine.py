@@ -1,4 +1,7 @@
-"""Talks to the Docker daemon; every failure is one line that says how to fix it."""
+"""Talks to the daemon of Docker, or to Podman's service, which answers the same requests.
+
+Every failure is one line that says how to fix it.
+"""
 
 import os
 import shutil
@@ -26,14 +29,17 @@ def address() -> str:
 
 
 def command() -> list[str]:
-    """The words that start Docker's command-line tool for that daemon.
+    """The words that start the command-line tool for that daemon: Docker's, or Podman's.
 
-    Raises RequestError if it is not in PATH.
+    Raises RequestError if neither is in PATH.
     """
-    tool = shutil.which("docker")
-    if tool is None:
-        raise RequestError("no docker in PATH: install it (Debian, Ubuntu: apt install docker.io)")
-    return [tool, "--host", address()]
+    if tool := shutil.which("docker"):
+        return [tool, "--host", address()]
+    if tool := shutil.which("podman"):
+        return [tool, "--remote", "--url", address()]
+    raise RequestError(
+        "no docker and no podman in PATH: install one (Debian, Ubuntu: apt install docker.io, or podman and set DOCKER_HOST)"
+    )
 
 
 @contextmanager
@@ -60,6 +66,11 @@ def connection() -> Iterator[Any]:
         raise RequestError(timeout_message()) from error
     finally:
         with_daemon.close()
+
+
+def is_rootless(client: Any) -> bool:
+    """Whether a user runs the daemon, who is root in its containers."""
+    return "name=rootless" in (client.info().get("SecurityOptions") or [])
 
 
 def answers(client: Any) -> bool:

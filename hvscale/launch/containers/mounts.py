@@ -52,6 +52,9 @@ def read_only_folders(command: list[str], environment: Mapping[str, str], launch
         if program:
             path = Path(program).absolute()
             found += [*prefix_of(path), *prefix_of(path.resolve())]
+    # A site's PyTorch is in another installation; conda has its libraries beside site-packages.
+    packages = [folder for folder in map(Path, sys.path) if folder.name in ("site-packages", "dist-packages")]
+    found += [folder.parents[2] for folder in packages if len(folder.parents) > 2]
     found += [Path(environment[name]) for name in FOLDER_VARIABLES if environment.get(name)]
     for name in SEARCH_VARIABLES:
         found += [Path(folder) for folder in environment.get(name, "").split(os.pathsep) if folder]

@@ -1,10 +1,13 @@
 """A private network for a run's containers: a bridge, or an overlay network of Docker Swarm."""
 
 import ipaddress
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
+
+import psutil
 
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.ownership import RUN, RunLabel, machine_lock
@@ -78,12 +81,20 @@ def join_swarm(client: Any, label: RunLabel) -> None:
     """Create a labelled swarm of this machine only, unless it is in a swarm already."""
     if client.info()["Swarm"]["LocalNodeState"] == "active":
         return
+    import docker
+
     had_gateway = bool(client.networks.list(names=[GATEWAY]))
-    client.swarm.init(
-        advertise_addr="127.0.0.1",
-        listen_addr="127.0.0.1",
-        labels={**label.labels, MADE_GATEWAY: "no" if had_gateway else "yes"},
-    )
+    try:
+        client.swarm.init(
+            advertise_addr="127.0.0.1",
+            listen_addr="127.0.0.1",
+            labels={**label.labels, MADE_GATEWAY: "no" if had_gateway else "yes"},
+        )
+    except docker.errors.NotFound as error:
+        raise RequestError(
+            f"--network overlay needs Docker Swarm, and the daemon at {engine.address()} has none (Podman's has not): "
+            "leave it out to use a bridge"
+        ) from error
 
 
 def swarm_label(client: Any) -> RunLabel | None:
@@ -132,11 +143,35 @@ def subnet(made: Any) -> str:
 
 
 def controller_address(client: Any, made: Any) -> str:
-    """This machine's address on the bridge through which containers reach it."""
+    """This machine's address through which containers reach it.
+
+    It is the bridge's, except for a rootless daemon: its bridges are in a network namespace that
+    only the containers share, and forwards their connections to this machine's other addresses.
+    """
+    if engine.is_rootless(client):
+        return own_address()
     bridge = made if made.attrs["Driver"] == "bridge" else client.networks.list(names=[GATEWAY])[0]
     bridge.reload()
     configuration = bridge.attrs["IPAM"]["Config"][0]
     return str(configuration.get("Gateway") or ipaddress.ip_network(configuration["Subnet"])[1])
+
+
+def own_address() -> str:
+    """An IPv4 address of this machine. Raises RequestError if it has only the loopback's."""
+    addresses = (
+        address.address
+        for name, found in psutil.net_if_addrs().items()
+        if psutil.net_if_stats()[name].isup
+        for address in found
+        if address.family == socket.AF_INET
+    )
+    own = next((address for address in addresses if not ipaddress.ip_address(address).is_loopback), None)
+    if own is None:
+        raise RequestError(
+            "containers of a rootless daemon reach this machine only through a network interface, and none is up: "
+            "connect the machine, or use --placement netns or a daemon of root"
+        )
+    return own
 
 
 def abandoned_networks(client: Any) -> list[Any]:

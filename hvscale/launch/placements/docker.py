@@ -145,7 +145,8 @@ def running_containers(
         "network": network,
         "working_dir": str(Path.cwd()),
         "volumes": {folder: {"bind": folder, "mode": mode} for folder, mode in modes.items()},
-        "user": f"{os.getuid()}:{os.getgid()}",
+        # Root in a rootless daemon's containers is this user outside.
+        "user": "0:0" if engine.is_rootless(client) else f"{os.getuid()}:{os.getgid()}",
         "shm_size": shm_bytes(options.shm_size or DEFAULT_SHM_SIZE),
         "cap_add": ["SYS_PTRACE"] if options.cma else [],
     }
@@ -169,7 +170,10 @@ def running_containers(
     def remove() -> None:
         """Remove by label, because an interrupted start may not know what it created."""
         own = client.containers.list(all=True, filters={"label": label.filters}, ignore_removed=True)
-        programs.in_parallel(engine.remove_container, own)
+        # Podman removes no container whose network another one uses.
+        users = [one for one in own if one.attrs["HostConfig"]["NetworkMode"].startswith("container:")]
+        programs.in_parallel(engine.remove_container, users)
+        programs.in_parallel(engine.remove_container, [one for one in own if one not in users])
 
     try:
         yield programs.in_parallel(start, [create(number) for number in range(len(slots))])
