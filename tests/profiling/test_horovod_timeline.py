@@ -4,8 +4,10 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from hvscale.profiling import timeline_environment
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
+from hvscale.profiling.read import timeline_messages
 from hvscale.profiling.read.sources import horovod_timeline
-from hvscale.profiling.read.sources.horovod_timeline import OPERATIONS, Timeline
+from hvscale.profiling.read.sources.horovod_timeline import Timeline
+from hvscale.profiling.read.timeline_messages import OPERATIONS
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 Messages = list[tuple[str, int, int]]
@@ -95,12 +99,12 @@ def example() -> Writer:
 
 
 def read(text: str) -> tuple[Timeline, Messages]:
-    timeline = Timeline(detail=True)
+    timeline = Timeline(np_of_job=2)
     timeline.read(io.StringIO(text))
-    events = timeline.events(2)
-    messages = timeline.horovod_messages(2)
-    assert messages.bytes.tolist() == events.bytes.tolist()
-    assert (messages.phases_ns >= 0).all()
+    events = timeline.events.load()
+    pieces = list(timeline.events.horovod_messages())
+    assert [size for piece in pieces for size in piece.bytes.tolist()] == events.bytes.tolist()
+    assert all((piece.phases_ns >= 0).all() for piece in pieces)
     return timeline, [
         (OPERATIONS[operation], size, duration)
         for operation, size, duration in zip(
@@ -116,7 +120,7 @@ def test_fused_tensors_are_one_message() -> None:
     assert found == writer.truth
     assert timeline.damaged == 0
     assert found[0] == ("allreduce", 4 * (100 + 1 + 7), 500_000)
-    assert timeline.events(2).start_ns[0] > 1795223215382502 * 1000
+    assert timeline.events.load().start_ns[0] > 1795223215382502 * 1000
 
 
 def write_phases(writer: Writer, tensors: list[str], microseconds: dict[str, int]) -> None:
@@ -155,7 +159,7 @@ TENSORS = 5
 
 def phases_of(text: str, **variables: str) -> HorovodPhases:
     timeline, _ = read(text)
-    found = horovod_phases(timeline.horovod_messages(2), record(variables))
+    found = horovod_phases(timeline.events.horovod_messages(), record(variables))
     assert found is not None
     return found
 
@@ -251,12 +255,59 @@ def test_a_timeline_truncated_anywhere_gives_the_messages_before(length: int) ->
     assert len(found) >= ended // 5 * 3
 
 
+def test_a_lost_end_costs_one_message() -> None:
+    writer = Writer()
+    for step in range(5):
+        writer.message("ALLREDUCE", "GLOO_ALLREDUCE", {"a": [10], "b": [step]}, 500 + step)
+    ends = [match.span() for match in re.finditer(r',{"ph": "E"[^}]*}(?:})?', writer.text)]
+    for begin, end in ends:
+        _, found = read(writer.text[:begin] + writer.text[end:])
+        assert len(set(writer.truth) - set(found)) <= 1
+
+
+def test_messages_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(timeline_messages, "MAX_IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr(timeline_messages, "BLOCK", 4)
+    assert read(example().text)[1] == example().truth
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(RequestError, match=r"missing: No such file or directory\. Set TMPDIR"):
+        read(example().text)
+
+
+COPIES = 5000
+PEAK = """
+import resource, sys
+from pathlib import Path
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.explanation import explained_breakdown
+
+for path in sys.argv[1:]:
+    calls = sum(row.calls for row in explained_breakdown(RunFolder.open(Path(path))).rows)
+    print(calls, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+"""
+
+
+def test_memory_does_not_grow_with_the_timeline(make_run: MakeRun, tmp_path: Path) -> None:
+    events = example().text.removeprefix("[").removesuffix("]")
+    run, small = make_run(2, "Gloo"), tmp_path / "small"
+    run.timeline.write_text(f"[{events}]")
+    shutil.copytree(run.path, small)
+    run.timeline.write_text("[" + ",".join([events] * COPIES) + "]")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, small, run.path], capture_output=True, text=True, timeout=120, check=True
+    )
+    (calls, peak), (all_calls, peak_of_all) = (map(int, line.split()) for line in done.stdout.splitlines())
+    assert all_calls == calls * COPIES
+    # All messages with their phases would take more memory than the file has bytes.
+    assert peak_of_all - peak < run.timeline.stat().st_size / 2
+
+
 @settings(max_examples=200)
 @given(st.integers(0, len(example().text) - 1), st.binary(min_size=1, max_size=40))
 def test_garbage_never_crashes(at: int, garbage: bytes) -> None:
     text = example().text
     timeline, found = read(text[:at] + garbage.decode(errors="replace") + text[at + len(garbage) :])
-    assert len(found) == len(timeline.complete_messages())
+    assert len(found) == len(timeline.events)
     assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 
@@ -280,7 +331,7 @@ JSON = st.recursive(
 )
 def test_events_of_any_content_never_crash(events: list[object]) -> None:
     timeline, found = read(json.dumps(events))
-    assert len(found) == len(timeline.complete_messages())
+    assert len(found) == len(timeline.events)
     assert all(size >= 0 and duration >= 0 for _, size, duration in found)
 
 

@@ -32,7 +32,7 @@ def view(result: dict[str, Any] | None = None, **options: Any) -> View:
 
 
 def explained(run: ProfiledRun, messages: HorovodMessages | None = None) -> ExplainedBreakdown:
-    found = explain_recording(run.record, run.recording, run.log, messages)
+    found = explain_recording(run.record, run.recording, run.log, None if messages is None else [messages])
     table = tabulate(run.recording, parse_bins("study"), run.path)
     nodes = dict.fromkeys(run.recording.ranks, "here")
     return join(table, found, compare_ranks(table.rank_rows, run.recording.ranks, nodes, None, run.recording.steps))

@@ -2,7 +2,7 @@
 Horovod's phases.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -124,13 +124,13 @@ def explain(run: RunFolder, recording: Recording, accumulators: Sequence[Collect
     Raises RequestError if run.json cannot be read.
     """
     log: StepLog | RequestError | None
-    messages: HorovodMessages | RequestError | None
+    messages: Iterable[HorovodMessages] | RequestError | None
     try:
         log = read_step_log(run)
     except RequestError as error:
         log = error
     try:
-        messages = recording.horovod or read_messages(run)
+        messages = recording.horovod() if recording.horovod is not None else read_messages(run)
     except RequestError as error:
         messages = error
     return explain_recording(run.read(), recording, log, messages, accumulators)
@@ -140,7 +140,7 @@ def explain_recording(
     record: RunRecord,
     recording: Recording,
     log: StepLog | RequestError | None,
-    messages: HorovodMessages | RequestError | None,
+    messages: Iterable[HorovodMessages] | RequestError | None,
     accumulators: Sequence[CollectiveAccumulator] = (),
 ) -> Explanation:
     """`explain` for data already read; an error stands for data that could not be read."""
@@ -259,7 +259,7 @@ def _buffer_reuse(recording: Recording) -> list[HitRate]:
     return rates
 
 
-def _phases(messages: HorovodMessages | RequestError | None, record: RunRecord) -> HorovodPhases:
+def _phases(messages: Iterable[HorovodMessages] | RequestError | None, record: RunRecord) -> HorovodPhases:
     if isinstance(messages, RequestError):
         raise _UnavailableError(str(messages))
     found = None if messages is None else horovod_phases(messages, record)

@@ -3,8 +3,11 @@ how well Horovod fuses tensors.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hvscale.core.run_folder import RunRecord
@@ -24,14 +27,14 @@ class OperationPhases(BaseModel):
     """
 
     operation: str
-    messages: int
-    tensors: int
-    negotiation_seconds: float
-    queueing_seconds: float
-    copy_in_seconds: float
-    communication_seconds: float
-    copy_out_seconds: float
-    other_seconds: float
+    messages: int = 0
+    tensors: int = 0
+    negotiation_seconds: float = 0.0
+    queueing_seconds: float = 0.0
+    copy_in_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    copy_out_seconds: float = 0.0
+    other_seconds: float = 0.0
 
 
 class TensorsBin(BaseModel):
@@ -70,24 +73,25 @@ class HorovodPhases(BaseModel):
     fusion: Fusion
 
 
-def horovod_phases(messages: HorovodMessages, record: RunRecord) -> HorovodPhases | None:
-    """The phases of the messages in a timeline; None without messages."""
-    if not len(messages.operation):
+def horovod_phases(messages: Iterable[HorovodMessages], record: RunRecord) -> HorovodPhases | None:
+    """The phases of the messages in a timeline, given piece by piece; None without messages."""
+    sums: dict[str, OperationPhases] = {}
+    fusion = _FusionCounts()
+    for piece in messages:
+        fusion.add(piece)
+        for code in np.unique(piece.operation).tolist():
+            chosen = piece.operation == code
+            name = piece.operations[code]
+            row = sums.setdefault(name, OperationPhases(operation=name))
+            row.messages += int(chosen.sum())
+            row.tensors += int(piece.tensors[chosen].sum())
+            seconds = piece.phases_ns[chosen].sum(axis=0, dtype=np.float64) / 1e9
+            for phase, spent in zip(PHASES, seconds.tolist(), strict=True):
+                setattr(row, f"{phase}_seconds", getattr(row, f"{phase}_seconds") + spent)
+    if not sums:
         return None
-    rows = []
-    for code in np.unique(messages.operation).tolist():
-        chosen = messages.operation == code
-        seconds = messages.phases_ns[chosen].sum(axis=0, dtype=np.float64) / 1e9
-        rows.append(
-            OperationPhases(
-                operation=messages.operations[code],
-                messages=int(chosen.sum()),
-                tensors=int(messages.tensors[chosen].sum()),
-                **{f"{phase}_seconds": spent for phase, spent in zip(PHASES, seconds.tolist(), strict=True)},
-            )
-        )
-    rows.sort(key=lambda row: -row.communication_seconds)
-    return HorovodPhases(rank=0, operations=rows, fusion=_fusion(messages, fusion_threshold(record)))
+    rows = sorted(sums.values(), key=lambda row: -row.communication_seconds)
+    return HorovodPhases(rank=0, operations=rows, fusion=fusion.result(fusion_threshold(record)))
 
 
 def fusion_threshold(record: RunRecord) -> int | None:
@@ -107,27 +111,60 @@ def _parse_number(text: str) -> int:
     return int(leading[0]) if leading else 0
 
 
-def _fusion(messages: HorovodMessages, threshold: int | None) -> Fusion:
-    tensors = messages.tensors
-    power = np.ceil(np.log2(tensors)).astype(np.int64)  # 1, 2, 3-4, 5-8, ...
-    counts = np.bincount(power)
-    bins = [
-        TensorsBin(
-            tensors_min=2 ** (exponent - 1) + 1 if exponent else 1,
-            tensors_max=2**exponent,
-            messages=int(counts[exponent]),
+class _FusionCounts:
+    """Counts messages by their number of tensors, and fused messages by size.
+
+    Both have few distinct values: every step sends the same tensors.
+    """
+
+    def __init__(self) -> None:
+        self.by_tensors: Counter[int] = Counter()
+        self.fused_by_bytes: Counter[int] = Counter()
+        self.fused = 0
+
+    def add(self, messages: HorovodMessages) -> None:
+        _count(self.by_tensors, messages.tensors)
+        is_fused = messages.tensors > 1
+        _count(self.fused_by_bytes, messages.bytes[is_fused & messages.sized])
+        self.fused += int(is_fused.sum())
+
+    def result(self, threshold: int | None) -> Fusion:
+        bins: Counter[int] = Counter()
+        for tensors, count in self.by_tensors.items():
+            bins[(tensors - 1).bit_length()] += count  # 1, 2, 3-4, 5-8, ...
+        messages = self.by_tensors.total()
+        return Fusion(
+            tensors_per_message_mean=sum(tensors * count for tensors, count in self.by_tensors.items()) / messages,
+            tensors_per_message_max=max(self.by_tensors),
+            tensors_per_message=[
+                TensorsBin(
+                    tensors_min=2 ** (exponent - 1) + 1 if exponent else 1,
+                    tensors_max=2**exponent,
+                    messages=bins[exponent],
+                )
+                for exponent in sorted(bins)
+            ],
+            threshold_bytes=threshold,
+            fused_messages=self.fused,
+            **self._fill(threshold),
         )
-        for exponent in np.flatnonzero(counts).tolist()
-    ]
-    fused = messages.bytes[(tensors > 1) & messages.sized]
-    fill = fused / threshold if threshold and threshold > 0 and len(fused) else None
-    return Fusion(
-        tensors_per_message_mean=float(tensors.mean()),
-        tensors_per_message_max=int(tensors.max()),
-        tensors_per_message=bins,
-        threshold_bytes=threshold,
-        fused_messages=int((tensors > 1).sum()),
-        fill_mean=None if fill is None else float(fill.mean()),
-        fill_p50=None if fill is None else float(np.median(fill)),
-        fill_max=None if fill is None else float(fill.max()),
-    )
+
+    def _fill(self, threshold: int | None) -> dict[str, float | None]:
+        if not threshold or threshold < 0 or not self.fused_by_bytes:
+            return {"fill_mean": None, "fill_p50": None, "fill_max": None}
+        sizes = sorted(self.fused_by_bytes)
+        counted = np.cumsum([self.fused_by_bytes[size] for size in sizes])
+        count = int(counted[-1])
+        middle = [sizes[int(np.searchsorted(counted, place, side="right"))] for place in ((count - 1) // 2, count // 2)]
+        total = sum(size * number for size, number in self.fused_by_bytes.items())
+        return {
+            "fill_mean": total / count / threshold,
+            "fill_p50": sum(middle) / 2 / threshold,
+            "fill_max": sizes[-1] / threshold,
+        }
+
+
+def _count(counts: Counter[int], values: NDArray[np.int64]) -> None:
+    distinct, times = np.unique(values, return_counts=True)
+    for value, number in zip(distinct.tolist(), times.tolist(), strict=True):
+        counts[value] += number

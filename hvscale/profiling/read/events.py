@@ -6,7 +6,7 @@ for each recorded process, and reads any piece of a part.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -217,7 +217,7 @@ PHASES = ("negotiation", "queueing", "copy_in", "communication", "copy_out", "ot
 
 @dataclass(frozen=True)
 class HorovodMessages:
-    """The messages in rank 0's Horovod timeline: arrays of one length n."""
+    """Messages in rank 0's Horovod timeline: arrays of one length n."""
 
     operations: tuple[str, ...]
     operation: NDArray[np.uint8]
@@ -256,8 +256,8 @@ class Recording:
     has_calls: bool = True
     # By rank that marked two steps or more, if `has_calls` is false.
     step_sums: dict[int, StepSums] = field(default_factory=dict)
-    # Only from Horovod's timeline.
-    horovod: HorovodMessages | None = None
+    # Only from Horovod's timeline: gives its messages, a block at a time.
+    horovod: Callable[[], Iterator[HorovodMessages]] | None = None
     # The MPI library that the ranks ran on.
     library: str = ""
 

@@ -14,19 +14,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
+from hvscale.core.progress import Progress
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import PHASES, SOURCES, Events, HorovodMessages, Recording, Reducer, Source
+from hvscale.profiling.read.events import PHASES, SOURCES, HorovodMessages, Recording, Reducer, Source
 from hvscale.profiling.read.passes import reduce_messages
+from hvscale.profiling.read.timeline_messages import OPERATIONS, TimelineEvents
 
-OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce-scatter", "reduce")
 ACTIVITY = re.compile(r"(?:GLOO|MPI|NCCL|CCL)_(?:ADASUM_)?(ALLREDUCE|ALLGATHER|BCAST|ALLTOALL|REDUCESCATTER|REDUCE)")
 OPERATION_OF_ACTIVITY = dict(
     zip(("ALLREDUCE", "ALLGATHER", "BCAST", "ALLTOALL", "REDUCESCATTER", "REDUCE"), range(len(OPERATIONS)), strict=True)
@@ -36,8 +35,9 @@ TYPE_BYTES = {
     **{"int32": 4, "float32": 4, "int64": 8, "float64": 8},
 }
 BETWEEN_EVENTS = re.compile(r"(?<=\})\s*,\s*(?=\{\")")
-CHUNK_CHARACTERS = 1 << 22
+CHUNK_CHARACTERS = 1 << 20
 MAX_US = 1 << 52  # beyond the year 140 000: a later time is damage
+MAX_OPEN = 2  # events of a tensor: its operation, and an activity of that
 NEGOTIATION = "NEGOTIATE_"
 QUEUEING, COPY_IN, COPY_OUT = "queueing", "copy_in", "copy_out"
 PHASE_OF_ACTIVITY = {
@@ -113,7 +113,7 @@ class Message:
     ended: int = 0  # tensors whose operation has ended
     sized: int = 0  # ended tensors whose size the timeline has
     bytes: int = 0
-    spans: PhaseSpans | None = None  # only with details
+    spans: PhaseSpans = field(default_factory=PhaseSpans)
 
 
 def _microseconds(value: int) -> int:
@@ -122,22 +122,29 @@ def _microseconds(value: int) -> int:
     return int(value)
 
 
-def read_messages(run: RunFolder) -> HorovodMessages | None:
+@lru_cache(256)
+def _operation(activity: str) -> int | None:
+    """The operation of a call, as an index into OPERATIONS; None for another activity."""
+    match = ACTIVITY.fullmatch(activity)
+    return None if match is None else OPERATION_OF_ACTIVITY[match[1]]
+
+
+def read_messages(run: RunFolder) -> Iterator[HorovodMessages] | None:
     """Reads the messages in a run's timeline, next to another source; None without a timeline.
 
     Raises as `read` does.
     """
-    timeline = _read_timeline(run, detail=True)
-    return None if timeline is None else timeline.horovod_messages(run.read().np)
+    timeline = _read_timeline(run)
+    return None if timeline is None else timeline.events.horovod_messages()
 
 
-def _read_timeline(run: RunFolder, detail: bool) -> "Timeline | None":
+def _read_timeline(run: RunFolder) -> "Timeline | None":
     if not run.timeline.is_file():
         return None
-    timeline = Timeline(detail)
+    timeline = Timeline(run.read().np)
     try:
         with run.timeline.open(encoding="utf-8", errors="replace") as stream:
-            timeline.read(stream)
+            timeline.read(stream, run.timeline.stat().st_size)
     except OSError as error:
         raise RequestError(f"{run.timeline} cannot be read: {error.strerror}") from error
     if timeline.damaged and not timeline.valid:
@@ -150,7 +157,7 @@ def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | N
 
     Raises RequestError if the file is not a readable timeline.
     """
-    timeline = _read_timeline(run, detail=True)
+    timeline = _read_timeline(run)
     if timeline is None:
         return None
     np_of_job = run.read().np
@@ -160,22 +167,18 @@ def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | N
     ]
     if timeline.damaged:
         warnings.append(f"{run.timeline}: {timeline.damaged} events are truncated or damaged and were skipped")
-    unsized = Counter(
-        OPERATIONS[message.operation] for message in timeline.messages if message.sized < len(message.tensors)
-    )
-    if unsized:
-        which = ", ".join(f"{count} of {operation}" for operation, count in unsized.items())
+    if timeline.unsized:
+        which = ", ".join(f"{count} of {OPERATIONS[operation]}" for operation, count in timeline.unsized.items())
         warnings.append(f"Horovod's timeline has no size for some messages ({which}), which count 0 bytes")
-    events = timeline.events(np_of_job)
-    reduce_messages(events, *reducers)
+    reduce_messages(timeline.events, *reducers)
     return Recording(
         "horovod-timeline",
-        events,
+        timeline.events,
         np_of_job,
         [0],
         np_of_job,
         warnings=warnings,
-        horovod=timeline.horovod_messages(np_of_job),
+        horovod=timeline.events.horovod_messages,
     )
 
 
@@ -186,15 +189,17 @@ SOURCES.register("horovod-timeline", Source(priority=10, read=read))
 class Timeline:
     """Assembles messages from the events of a timeline, in the order of the file.
 
-    `detail`: also records the phases of each message.
+    Holds only unfinished messages. `events`: those whose events are all there. At shutdown Horovod
+    drops the events that it has not yet written.
     """
 
-    def __init__(self, detail: bool = False) -> None:
-        self.detail = detail
-        self.messages: list[Message] = []  # messages whose call has ended
+    def __init__(self, np_of_job: int) -> None:
+        self.events = TimelineEvents(np_of_job)
         self.valid = 0  # events
         self.damaged = 0  # events
-        self.start_us = 0
+        self.unsized: Counter[int] = Counter()  # messages without the size of every tensor, by operation
+        self._np_of_job = np_of_job
+        self._max_bytes = 2**63 // (np_of_job + 1)  # a damaged file may claim more
         # By tensor: name and begin of each event that has not ended.
         self._open: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         self._forming: dict[str, Message] = {}  # by activity: the message that more tensors may join
@@ -203,32 +208,39 @@ class Timeline:
         self._negotiations: dict[int, Span] = {}  # by tensor
         self._activities: defaultdict[int, list[tuple[str, Span]]] = defaultdict(list)
 
-    def read(self, stream: IO[str]) -> None:
-        for event in self._decoded(stream):
+    def read(self, stream: IO[str], size: int = 0) -> None:
+        """Reads a whole timeline; `size`: its bytes, for the progress.
+
+        Raises RequestError without temporary space for the messages.
+        """
+        for event in self._decoded(stream, size):
             try:
                 self._handle(event)
                 self.valid += 1
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 self.damaged += 1
+        self.events.pack()
 
-    def _decoded(self, stream: IO[str]) -> Iterator[Any]:
+    def _decoded(self, stream: IO[str], size: int) -> Iterator[Any]:
         rest = ""
         first = True
-        while piece := stream.read(CHUNK_CHARACTERS):
-            rest += piece
-            if first:
-                rest, first = rest.lstrip().removeprefix("["), False
-            cut = max(rest.rfind('},{"'), rest.rfind('},\n{"'))
-            if cut >= 0:
-                yield from self._decode(rest[: cut + 1])
-                rest = rest[cut + 1 :].lstrip(", \n")
-            elif len(rest) > 8 * CHUNK_CHARACTERS:
-                self.damaged += 1
-                if not self.valid:  # another kind of file, which may never end
-                    return
-                rest = ""
-        # The file ends with a bracket, with a comma, or within an event.
-        yield from self._decode(rest.rstrip("] \n\r\t,"))
+        with Progress("reading Horovod's timeline", size) as progress:
+            while piece := stream.read(CHUNK_CHARACTERS):
+                progress.advance(len(piece))
+                rest += piece
+                if first:
+                    rest, first = rest.lstrip().removeprefix("["), False
+                cut = max(rest.rfind('},{"'), rest.rfind('},\n{"'))
+                if cut >= 0:
+                    yield from self._decode(rest[: cut + 1])
+                    rest = rest[cut + 1 :].lstrip(", \n")
+                elif len(rest) > 8 * CHUNK_CHARACTERS:
+                    self.damaged += 1
+                    if not self.valid:  # another kind of file, which may never end
+                        return
+                    rest = ""
+            # The file ends with a bracket, with a comma, or within an event.
+            yield from self._decode(rest.rstrip("] \n\r\t,"))
 
     def _decode(self, text: str) -> Iterator[Any]:
         if not text:
@@ -251,45 +263,59 @@ class Timeline:
         elif phase == "E":
             self._end(event["pid"], _microseconds(event["ts"]), event.get("args", {}))
         elif phase == "M" and event["pid"] == 0:
-            self.start_us = _microseconds(event["args"].get("start_time_since_epoch_in_micros", self.start_us))
+            self.events.start_us = _microseconds(
+                event["args"].get("start_time_since_epoch_in_micros", self.events.start_us)
+            )
 
     def _begin(self, tensor: int, name: str, time_us: int) -> None:
+        operation = _operation(name)
+        if self._open[tensor] and (len(self._open[tensor]) == MAX_OPEN or name.startswith(NEGOTIATION)):
+            self._forget(tensor)
         self._open[tensor].append((name, time_us))
-        activity = ACTIVITY.fullmatch(name)
-        if activity is None:
+        if operation is None:
             return
         message = self._forming.get(name)
         if message is None or message.end_us is not None or tensor in message.tensors:
-            message = self._forming[name] = Message(OPERATION_OF_ACTIVITY[activity[1]])
-            message.spans = PhaseSpans() if self.detail else None
+            message = self._forming[name] = Message(operation)
         message.start_us = time_us
         message.tensors.add(tensor)
         self._running[tensor] = message
         self._unfinished[tensor].append(message)
+
+    def _forget(self, tensor: int) -> None:
+        """Drops what the tensor has begun, because the file lacks the end of an event of it."""
+        for state in (self._open, self._running, self._unfinished, self._negotiations, self._activities):
+            state.pop(tensor, None)
 
     def _end(self, tensor: int, time_us: int, attributes: dict[str, Any]) -> None:
         begun = self._open[tensor]
         if not begun:
             return
         name, begin_us = begun.pop()
-        if self.detail and name in PHASE_OF_ACTIVITY:
+        if name in PHASE_OF_ACTIVITY:
             self._activities[tensor].append((PHASE_OF_ACTIVITY[name], (begin_us, time_us)))
-        if ACTIVITY.fullmatch(name) and tensor in self._running:
+        if _operation(name) is not None and tensor in self._running:
             message = self._running.pop(tensor)
             if message.end_us is None:
                 message.end_us = time_us
-                self.messages.append(message)
         if not begun:
-            unfinished = self._unfinished.pop(tensor, [])
-            for message in unfinished:
-                message.ended += 1
-            if self.detail:
-                self._add_spans(tensor, name, (begin_us, time_us), unfinished[0].spans if unfinished else None)
+            self._end_operation(tensor, name, (begin_us, time_us), attributes)
+
+    def _end_operation(self, tensor: int, name: str, span: Span, attributes: dict[str, Any]) -> None:
+        unfinished = self._unfinished.pop(tensor, [])
+        for message in unfinished:
+            message.ended += 1
+        self._add_spans(tensor, name, span, unfinished[0].spans if unfinished else None)
+        try:
             if "shape" in attributes:
                 size = TYPE_BYTES[attributes["dtype"]] * prod(map(int, re.findall(r"\d+", attributes["shape"])))
                 for message in unfinished:
                     message.sized += 1
                     message.bytes += size
+        finally:
+            for message in unfinished:
+                if message.ended == len(message.tensors):
+                    self._finish(message)
 
     def _add_spans(self, tensor: int, name: str, span: Span, spans: PhaseSpans | None) -> None:
         """Adds a tensor's spans to its message: the first one, if its operation has several."""
@@ -300,57 +326,23 @@ class Timeline:
         if spans is not None:
             spans.add_tensor(negotiation, span, activities)
 
-    def complete_messages(self) -> list[Message]:
-        """The messages whose events are all there.
-
-        At shutdown Horovod drops the events that it has not yet written.
-        """
-        return [message for message in self.messages if message.ended == len(message.tensors)]
-
-    def events(self, np_of_job: int) -> Events:
-        """The messages as rank 0 saw them."""
-        messages = self.complete_messages()
-        operation = np.array([message.operation for message in messages], np.uint8)
-        start_us = np.array([message.start_us for message in messages], np.int64)
-        end_us = np.array([message.end_us for message in messages], np.int64)
-        return Events(
-            operations=OPERATIONS,
-            rank=np.zeros(len(messages), np.int32),
-            operation=operation,
-            bytes=_sizes(messages, np_of_job),
-            start_ns=(self.start_us + start_us) * 1000,
-            duration_ns=np.maximum(end_us - start_us, 0) * 1000,
-            communicator_size=np.full(len(messages), np_of_job, np.int32),
-            bitwise=np.zeros(len(messages), np.bool_),  # negotiation has its own events in a timeline
-            thread=np.zeros(len(messages), np.int64),
+    def _finish(self, message: Message) -> None:
+        if message.end_us is None:
+            return
+        sized = message.sized == len(message.tensors)
+        if not sized:
+            self.unsized[message.operation] += 1
+        # The tensors of a reduce-scatter are one rank's part of the buffer.
+        parts = self._np_of_job if OPERATIONS[message.operation] == "reduce-scatter" else 1
+        communication_us = max(0, message.end_us - message.start_us)
+        self.events.append(
+            (
+                message.operation,
+                sized,
+                len(message.tensors),
+                min(message.bytes, self._max_bytes) * parts,
+                message.start_us,
+                message.end_us,
+                tuple(message.spans.phases_us(communication_us, MAX_US)),
+            )
         )
-
-    def horovod_messages(self, np_of_job: int) -> HorovodMessages:
-        """The same messages with their tensors and phases; needs a timeline read with `detail`."""
-        messages = self.complete_messages()
-        phases_us = [
-            message.spans.phases_us(max(0, (message.end_us or 0) - message.start_us), MAX_US)
-            for message in messages
-            if message.spans is not None
-        ]
-        return HorovodMessages(
-            operations=OPERATIONS,
-            operation=np.array([message.operation for message in messages], np.uint8),
-            bytes=_sizes(messages, np_of_job),
-            sized=np.array([message.sized == len(message.tensors) for message in messages], np.bool_),
-            tensors=np.array([len(message.tensors) for message in messages], np.int64),
-            phases_ns=np.array(phases_us, np.int64).reshape(-1, len(PHASES)) * 1000,
-        )
-
-
-def _sizes(messages: list[Message], np_of_job: int) -> NDArray[np.int64]:
-    """The bytes of each message's whole buffer; a reduce-scatter's tensors are one rank's part."""
-    reduce_scatter = OPERATIONS.index("reduce-scatter")
-    max_bytes = 2**63 // (np_of_job + 1)  # a damaged file may claim more
-    return np.array(
-        [
-            min(message.bytes, max_bytes) * (np_of_job if message.operation == reduce_scatter else 1)
-            for message in messages
-        ],
-        np.int64,
-    )
