@@ -3,8 +3,10 @@ gain with its confidence interval.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +23,7 @@ from hvscale.profiling.analyze.grouping import Bins, parse_bins
 from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, Part, Recording, Reducer
-from hvscale.profiling.read.passes import in_order, reduce_messages
+from hvscale.profiling.read.passes import PIECE, in_order, in_order_of_start, pieces, reduce_messages
 
 Verdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
@@ -254,7 +256,6 @@ class _Table(Reducer["_TablePiece"]):
         if self.edges is not None:
             reduce_messages(recording.events, self)
         else:
-            # Which block a call belongs to depends on all calls of its rank.
             for _, piece in in_order(lambda rank: self._of_rank(recording, rank), recording.ranks):
                 self.found += _require(piece)
         if self.steps is None:
@@ -303,9 +304,23 @@ class _Table(Reducer["_TablePiece"]):
         self.found += found
 
     def _of_rank(self, recording: Recording, rank: int) -> "_TablePiece":
-        events = recording.events.of_rank(rank)
-        key = self._key(events)
-        return self._piece(events, key, _blocks_of_calls(key, events.start_ns, self.blocks))
+        """The calls of each operation and bin, in order of time, divided evenly into blocks."""
+        parts = [part for part in recording.events.parts if part.rank == rank]
+        ordered: Iterable[Events] = in_order_of_start(parts)
+        if sum(part.slots for part in parts) <= PIECE:
+            every: Iterable[Events] = (ordered := list(ordered))
+        else:
+            every = chain.from_iterable(pieces(part, detail=False) for part in parts)
+        found, counts = _TablePiece.zero(self.blocks, self.columns), np.zeros(self.columns, np.int64)
+        for events in every:
+            counts += np.bincount(self._key(events), minlength=self.columns)
+        before = np.zeros(self.columns, np.int64)
+        for events in ordered:
+            key = self._key(events)
+            number = before[key] + _number_in_group(key)
+            found += self._piece(events, key, number * self.blocks // counts[key])
+            before += np.bincount(key, minlength=self.columns)
+        return found
 
     def _key(self, events: Events) -> NDArray[np.int64]:
         return self.code[events.operation] * len(self.bins) + self.bins.index(events.bytes)
@@ -356,15 +371,14 @@ def _require(found: "_TablePiece | RequestError") -> "_TablePiece":
     return found
 
 
-def _blocks_of_calls(group: NDArray[np.int64], start_ns: NDArray[np.int64], blocks: int) -> NDArray[np.int64]:
-    """The block of each call: the calls of each group, in order of time, divided evenly."""
-    order = np.lexsort((start_ns, group))
+def _number_in_group(group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of each call among those of its group, from 0."""
+    order = np.argsort(group, kind="stable")
     counts = np.bincount(group)
     first = np.cumsum(counts) - counts
-    ordered = group[order]
-    block = np.empty(len(group), np.int64)
-    block[order] = (np.arange(len(group)) - first[ordered]) * blocks // counts[ordered]
-    return block
+    number = np.empty(len(group), np.int64)
+    number[order] = np.arange(len(group)) - first[group[order]]
+    return number
 
 
 def _differences(

@@ -4,21 +4,30 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
+import tracemalloc
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hvscale.core.run_folder import RunFolder
+from hvscale.profiling import compare as compare_module
 from hvscale.profiling.analyze import breakdown, collectives
 from hvscale.profiling.analyze.explanation import explained_breakdown
-from hvscale.profiling.compare import compare, read_profiled_run
-from hvscale.profiling.read.passes import between, latest
-from hvscale.profiling.read.profile_file import COMMUNICATOR, HEADER, RECORD, RECORDS_START
+from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.compare import Comparison, ProfiledRun, compare, compare_profiled_runs, read_profiled_run
+from hvscale.profiling.read import passes, profile_file
+from hvscale.profiling.read.events import concatenate
+from hvscale.profiling.read.passes import between, in_order_of_start, latest
+from hvscale.profiling.read.profile_file import COMMUNICATOR, HEADER, RECORD, RECORDS_START, ProfileFile
 from hvscale.profiling.read.sources import hvprof
 from tests.conftest import Run
 from tests.profiling import synthetic
@@ -301,6 +310,62 @@ def test_runs_of_many_ranks_are_compared_by_step(hvscale: Run, generate: Generat
     assert comparison.total.verdict == "no difference"
     done = hvscale("compare", *(run.path for run in runs), "--json")
     assert json.loads(done.stdout)["total"]["calls_after"] == known["calls"] / 8
+
+
+def without_steps(run: RunFolder) -> ProfiledRun:
+    profiled = read_profiled_run(run)
+    return replace(profiled, recording=replace(profiled.recording, steps={}), edges_ns=None)
+
+
+def test_runs_without_steps_are_compared_in_bounded_memory(generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = without_steps(generate(2, 250_000))
+    monkeypatch.setattr(passes, "workers", lambda: 1)
+
+    def compared() -> tuple[Comparison, int]:
+        tracemalloc.start()
+        found = compare_profiled_runs(run, run, parse_bins("pow2"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found, peak
+
+    whole, peak_of_whole = compared()
+    for module in (passes, compare_module):
+        monkeypatch.setattr(module, "PIECE", 1 << 14)
+    monkeypatch.setattr(passes, "SORTED_BLOCKS", 1)
+    found, peak = compared()
+    assert found == whole
+    assert found.total.calls_before == 500_000
+    messages_of_a_rank = 250_000 * RECORD.itemsize
+    assert peak < messages_of_a_rank / 2 < peak_of_whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=40), max_size=2),
+    st.integers(1, 7),
+    st.integers(1, 3),
+)
+def test_messages_come_in_order_of_time(
+    processes: list[list[tuple[int, int]]], block: int, blocks_at_once: int
+) -> None:
+    """A call is recorded when it ends, so a long one comes after those that began in it."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        profiles = []
+        for number, calls in enumerate(processes):
+            made = synthetic.records(len(calls), seed=number)
+            made["start_ns"], made["duration_ns"] = np.array(sorted(calls, key=sum), np.uint64).T
+            path = Path(folder, f"rank-00000-{number}.hvp")
+            path.write_bytes(synthetic.head(len(made), 1 << 20, 0, made) + synthetic.signed(made).tobytes())
+            profiles.append(ProfileFile(path))
+        for module, name in ((profile_file, "CHUNK_RECORDS"), (hvprof, "CHUNK_RECORDS"), (passes, "BLOCK")):
+            patch.setattr(module, name, block)
+        patch.setattr(passes, "SORTED_BLOCKS", blocks_at_once)
+        events = hvprof.RecordedEvents(profiles)
+        every = concatenate([piece for part in events.parts for piece in part.scan(detail=False)], ())
+        order = np.argsort(every.start_ns, kind="stable")
+        ordered = concatenate(list(in_order_of_start(events.parts)), ())
+        for column in ("start_ns", "duration_ns", "bytes"):
+            assert getattr(ordered, column).tolist() == getattr(every, column)[order].tolist()
 
 
 def test_a_part_of_the_messages_equals_that_of_all(generate: Generate) -> None:

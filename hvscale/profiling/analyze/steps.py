@@ -4,6 +4,7 @@ Sources, in order of preference: the program's step marks, steps.jsonl, and the 
 collectives send.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.core.errors import RequestError
 from hvscale.core.line_files import damaged_lines, read_lines
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import Recording
+from hvscale.profiling.read.events import Events, Recording
+from hvscale.profiling.read.passes import pieces
 
 # Maximum of the job's other all-reduces, as a fraction of a step's gradients.
 TOLERANCE = 0.01
@@ -99,11 +101,10 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     # A missing duration would shift all later steps.
     if log is None or log.warning is not None or recording.overwritten or "allreduce" not in names:
         return None
-    events = recording.events.of_rank(min(recording.ranks))
-    chosen = (events.operation == names.index("allreduce")) & ~events.bitwise
-    end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
-    order = np.argsort(end_ns, kind="stable")
-    end_ns, sent = end_ns[order], np.cumsum(events.bytes[chosen][order], dtype=np.float64)
+    end_ns, size = _ends_and_bytes(
+        recording, lambda events: (events.operation == names.index("allreduce")) & ~events.bitwise
+    )
+    sent = np.cumsum(size, dtype=np.float64)
     steps = len(log.seconds)
     if not len(sent) or not sent[-1]:
         return None
@@ -112,7 +113,7 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     since_first = np.concatenate([[0.0], np.cumsum(log.seconds)]) * 1e9
     start = float(np.max(end_ns[complete] - since_first[1:]))
     edges = (start + since_first).astype(np.int64)
-    sent_in_step = np.bincount(np.searchsorted(edges, end_ns), weights=events.bytes[chosen][order], minlength=steps + 2)
+    sent_in_step = np.bincount(np.searchsorted(edges, end_ns), weights=size, minlength=steps + 2)
     # Unless most steps contain their gradients, the job's all-reduces do not belong to its steps.
     plausible = np.abs(sent_in_step[1 : steps + 1] - bytes_per_step) < bytes_per_step / 2
     return edges if plausible.mean() > 0.9 else None
@@ -140,11 +141,23 @@ def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[
 
     Bitwise reductions, by which Horovod's ranks negotiate, are excluded.
     """
-    events = recording.events.of_rank(min(recording.ranks, default=0))
-    chosen = ~events.bitwise & (events.bytes > 0)
-    end_ns = events.start_ns[chosen] + events.duration_ns[chosen]
+    return _ends_and_bytes(recording, lambda events: ~events.bitwise & (events.bytes > 0))
+
+
+def _ends_and_bytes(
+    recording: Recording, chosen: Callable[[Events], NDArray[np.bool_]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The end times of the lowest rank's chosen messages, ascending, and their bytes."""
+    rank = min(recording.ranks, default=0)
+    found = [(np.empty(0, np.int64),) * 2]
+    for part in recording.events.parts:
+        if part.rank == rank:
+            for events in pieces(part, detail=False):
+                kept = events.take(chosen(events))
+                found.append((kept.start_ns + kept.duration_ns, kept.bytes))
+    end_ns, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
     order = np.argsort(end_ns, kind="stable")
-    return end_ns[order], events.bytes[chosen][order]
+    return end_ns[order], size[order]
 
 
 def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]:

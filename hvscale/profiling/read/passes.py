@@ -14,6 +14,7 @@ from hvscale.core.progress import Progress
 from hvscale.profiling.read.events import BLOCK, NO_ORDINAL, Events, EventSource, Part, Reducer, concatenate
 
 PIECE = 1 << 20  # messages that a pass holds at once, for each core
+SORTED_BLOCKS = 16  # that are read at once in order of time
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -115,6 +116,32 @@ def between(source: EventSource, begin_ns: int, end_ns: int, ranks: Collection[i
         for piece in _pieces_in(source, lambda times: (times[:, 1] < end_ns) & (times[:, 3] > begin_ns), ranks)
     ]
     return concatenate(found, source.operations, source.communicators)
+
+
+def in_order_of_start(parts: Sequence[Part]) -> Iterator[Events]:
+    """The messages of some parts, without details, in order of time; equal starts by part.
+
+    Reads the blocks in the order in which they begin, and holds a message until no block that
+    begins before it is left.
+    """
+    blocks = [(int(times[1]), part, number) for part in parts for number, times in enumerate(part.times())]
+    places = sorted(range(len(blocks)), key=lambda place: blocks[place][0])
+    held: list[Events] = []
+    order = np.empty(0, np.int64)
+    for first in range(0, len(places), SORTED_BLOCKS):
+        orders = [order]
+        for place in places[first : first + SORTED_BLOCKS]:
+            _, part, number = blocks[place]
+            piece = part.read(number * BLOCK, min(BLOCK, part.slots - number * BLOCK), detail=False)
+            held.append(piece)
+            orders.append(place * BLOCK + np.arange(len(piece)))
+        events, order = concatenate(held, held[0].operations), np.concatenate(orders)
+        by_start = np.lexsort((order, events.start_ns))
+        final = len(events)
+        if first + SORTED_BLOCKS < len(places):
+            final = int(np.searchsorted(events.start_ns[by_start], blocks[places[first + SORTED_BLOCKS]][0]))
+        yield events.take(by_start[:final])
+        held, order = [events.take(by_start[final:])], order[by_start[final:]]
 
 
 def _pieces_in(
