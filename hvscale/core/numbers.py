@@ -99,13 +99,8 @@ def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[in
     return found
 
 
-def choose_ranks(text: str | None, recorded: Sequence[int]) -> list[int]:
-    """Return those of the `recorded` ranks that `0,7,32-39` names, in ascending order; None: all.
-
-    Raises RequestError if `text` is invalid or names a rank that was not recorded.
-    """
-    if text is None:
-        return list(recorded)
+def parse_rank_list(text: str) -> set[int]:
+    """Return the ranks that `0,7,32-39` names. Raises RequestError if it is invalid."""
     chosen: set[int] = set()
     for word in text.split(","):
         first, dash, last = word.partition("-")
@@ -115,6 +110,17 @@ def choose_ranks(text: str | None, recorded: Sequence[int]) -> list[int]:
                 f"--ranks {text}: {word.strip() or 'nothing'!r} is not a rank or a range of ranks; example: 0,7,32-39"
             )
         chosen.update(range(low, high + 1))
+    return chosen
+
+
+def choose_ranks(text: str | None, recorded: Sequence[int]) -> list[int]:
+    """Return those of the `recorded` ranks that `0,7,32-39` names, in ascending order; None: all.
+
+    Raises RequestError if `text` is invalid or names a rank that was not recorded.
+    """
+    if text is None:
+        return list(recorded)
+    chosen = parse_rank_list(text)
     unknown = sorted(chosen.difference(recorded))
     if unknown:
         found = f", from {min(recorded)} to {max(recorded)}" if recorded else ""

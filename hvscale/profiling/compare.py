@@ -3,7 +3,7 @@ gain with its confidence interval.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
@@ -103,15 +103,20 @@ class ProfiledRun:
         return self.edges_ns is not None if self.recording.has_calls else bool(self.recording.step_sums)
 
 
-def read_profiled_run(run: RunFolder, *reducers: Reducer[Any], counters_suffice: bool = False) -> ProfiledRun:
-    """Reads a run; its messages go to `reducers` as in `read_recording`.
+def read_profiled_run(
+    run: RunFolder,
+    *reducers: Reducer[Any],
+    counters_suffice: bool = False,
+    ranks: Collection[int] | None = None,
+) -> ProfiledRun:
+    """Reads a run, or some of its `ranks`; its messages go to `reducers` as in `read_recording`.
 
     `counters_suffice`: accepts a run whose calls were only counted.
 
     Raises RequestError if the run cannot be read, has no messages, or mixes files of several runs.
     Raises UntrustedError if it has no messages because its profile could not be written.
     """
-    record, recording, log = run.read(), read_recording(run, *reducers), read_step_log(run)
+    record, recording, log = run.read(), read_recording(run, *reducers, ranks=ranks), read_step_log(run)
     if not recording.has_calls and not counters_suffice:
         raise RequestError(
             f"{run.path} has no single calls, only counters: record it again with `hvscale profile --record calls`"
@@ -140,7 +145,7 @@ def reject_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
         late = record.ended_at is not None and times[:, 2].max() / 1e9 > (record.ended_at + slack).timestamp()
         if early or late:
             outside.add(part.rank)
-    if outside and 2 * len(outside) >= len(recording.ranks):
+    if outside and 2 * len(outside) >= len(recording.recorded):
         raise RequestError(
             f"{run.path} mixes files of different runs: rank {min(outside)}'s messages were not sent during this run"
         )

@@ -186,3 +186,17 @@ def test_times_are_indexed_by_rank_step_and_tensor(tmp_path: Path) -> None:
     assert found.enqueued.shape == (2, 4, 2)
     assert found.enqueued[:, 0].tolist() == [[0.001, 0.002], [0.002, 0.001]]
     assert found.bytes == 52
+
+
+def test_only_chosen_ranks_are_held_but_all_decide_which_steps_are_used(tmp_path: Path) -> None:
+    def rank(number: int, steps: int) -> bytes:
+        return b"".join(
+            [header(rank=number, size=3), tensor("a"), tensor("b"), *(step(at, [0, 1]) for at in range(steps))]
+        )
+
+    run = job(tmp_path, rank(0, 5), rank(1, 4), rank(2, 6))
+    every, chosen = read_job_gradients(run), read_job_gradients(run, [2])
+    assert [one.recording.header.rank for one in chosen.ranks] == [0, 2]
+    assert chosen.recorded == every.recorded == [0, 1, 2]
+    assert (chosen.numbers, chosen.left_out) == (every.numbers, every.left_out) == ([1, 2, 3], 2)
+    assert (chosen.enqueued == every.enqueued[[0, 2]]).all()

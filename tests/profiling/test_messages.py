@@ -160,3 +160,15 @@ def test_any_fusion_gives_one_pattern_in_order(steps: list[list[int]]) -> None:
     assert (np.diff(times, axis=2) >= 0).all()
     last = [0.01 * len(sizes) - 0.0005 for sizes in steps]  # the last byte is sent when it was
     assert times[0, :, -1] == pytest.approx(last)
+
+
+def test_only_chosen_ranks_are_held_but_all_decide_which_steps_are_used() -> None:
+    fewer: list[list[Message]] = [*STEPS, *STEPS[:2], [(30.5, 5, 400)]]
+    made, record = recording(STEPS * 2, fewer, STEPS * 2), RECORD.model_copy(update={"np": 3})
+    every = schedule(made, record)
+    chosen = message_schedule("runs/x", record, made, made.steps[0], [2])
+    assert [one.recording.header.rank for one in chosen.ranks] == [0, 2]
+    assert chosen.recorded == every.recorded == [0, 1, 2]
+    assert (chosen.numbers, chosen.left_out) == (every.numbers, every.left_out)
+    assert every.left_out == 2
+    assert (chosen.enqueued == every.enqueued[[0, 2]]).all()

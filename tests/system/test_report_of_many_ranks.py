@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from hvscale.profiling.compare import read_profiled_run
+from hvscale.profiling.read.profile_file import RECORDS_START
+from hvscale.studies.run_report.trace import trace_profiled_run, write_trace
 from tests.conftest import Run
 from tests.profiling.large_job import SIZES, LargeJob
 
@@ -88,6 +91,19 @@ def test_the_tables_of_many_ranks(hvscale: Run, tmp_path: Path) -> None:
     assert {one["rank"] for one in document["outliers"]} == {300}
 
 
+def test_a_trace_of_chosen_ranks_reads_no_records_of_others(tmp_path: Path) -> None:
+    run = LargeJob(40, 5, steps=10).write(tmp_path / "run")
+    whole = read_profiled_run(run)
+    assert trace_profiled_run(whole, tmp_path / "from-all.json", ranks=[7, 33]) is None
+    for rank in set(range(40)) - {0, 7, 33}:
+        with (run.hvprof / f"rank-{rank:05d}.hvp").open("r+b") as stream:
+            stream.truncate(RECORDS_START)
+    assert write_trace(run, tmp_path / "chosen.json", "7,33") is None
+    assert (tmp_path / "chosen.json").read_bytes() == (tmp_path / "from-all.json").read_bytes()
+    chosen = read_profiled_run(run, ranks=[7, 33]).recording
+    assert (chosen.ranks, chosen.recorded) == ([0, 7, 33], list(range(40)))
+
+
 def test_the_trace_of_chosen_ranks(hvscale: Run, tmp_path: Path) -> None:
     LargeJob(40, 5, steps=10).write(tmp_path / "run")
     done = hvscale("report", "run", "--trace", "trace.json", "--ranks", "0,7,32-34")
@@ -98,6 +114,9 @@ def test_the_trace_of_chosen_ranks(hvscale: Run, tmp_path: Path) -> None:
     assert len(messages) == 5 * 10 * len(SIZES)
     assert hvscale("trace", "run", "--chakra", "job", "--ranks", "3,39").returncode == 0
     assert sorted(path.name for path in tmp_path.glob("job.*")) == ["job.3.et", "job.39.et"]
+    assert hvscale("trace", "run", "--chakra", "all").returncode == 0
+    for rank in (3, 39):
+        assert (tmp_path / f"job.{rank}.et").read_bytes() == (tmp_path / f"all.{rank}.et").read_bytes()
     for arguments, message in (
         (("report", "run", "--trace", "no.json", "--ranks", "40"), "rank 40 has no profile"),
         (("trace", "run", "--chakra", "no", "--ranks", "1-"), "not a rank or a range of ranks"),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Ranks, RunArgument, new_app
-from hvscale.cli.console import print_message, print_warnings
+from hvscale.cli.console import print_message, print_warnings, reading_bar
 
 app = new_app()
 
@@ -34,14 +34,16 @@ def trace(
 
     Example: `hvscale trace runs/edsr --chakra edsr --steps 1-10`
     """
-    from hvscale.core.numbers import choose_ranks
+    from hvscale.core.numbers import choose_ranks, parse_rank_list
     from hvscale.core.run_folder import RunFolder
     from hvscale.prediction.chakra import parse_steps, write_chakra
     from hvscale.profiling.analyze.messages import read_job_schedule
 
-    gradients = read_job_schedule(RunFolder.open(run))
+    wanted = None if ranks is None else parse_rank_list(ranks)
+    with reading_bar():
+        gradients = read_job_schedule(RunFolder.open(run), wanted)
     chosen = parse_steps(steps, gradients.numbers)
-    recorded = [rank.recording.header.rank for rank in gradients.ranks]
+    recorded = gradients.recorded
     chosen_ranks = choose_ranks(ranks, recorded)
     print_warnings(gradients.warnings)
     paths = write_chakra(gradients, chosen, chakra, str(run), chosen_ranks)

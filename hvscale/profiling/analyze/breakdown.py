@@ -1,6 +1,6 @@
 """The breakdown: communication time of a run by operation and message size."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -73,21 +73,22 @@ def breakdown(run: RunFolder, bins: str = "study") -> Breakdown:
     return table.breakdown(read_recording(run, table), str(run.path))
 
 
-def read_recording(run: RunFolder, *reducers: Reducer[Any]) -> Recording:
+def read_recording(run: RunFolder, *reducers: Reducer[Any], ranks: Collection[int] | None = None) -> Recording:
     """Reads every message of a run, once, from the available source with the highest priority.
 
     Each message goes to the `reducers`. Warns if the ranks used another library than requested.
+    `ranks`: those whose messages are needed, as in `Source.read`; None: all.
 
     Raises RequestError if run.json or all profiles are unreadable.
     """
-    record, recording = run.read(), _read_messages(run, reducers)
+    record, recording = run.read(), _read_messages(run, reducers, ranks)
     difference = [record.library_difference] if record.library_difference else []
     return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *difference])
 
 
-def _read_messages(run: RunFolder, reducers: Sequence[Reducer[Any]]) -> Recording:
+def _read_messages(run: RunFolder, reducers: Sequence[Reducer[Any]], ranks: Collection[int] | None) -> Recording:
     for source in sources_by_priority():
-        recording = source.read(run, reducers)
+        recording = source.read(run, reducers, ranks)
         if recording is not None:
             if run.read().was_abandoned:
                 recording.warnings.append(ABANDONED)

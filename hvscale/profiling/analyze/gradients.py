@@ -1,7 +1,8 @@
 """The gradients of a job: when each rank enqueues each tensor, and how long it waits."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,9 +25,10 @@ class RankSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class JobGradients:
-    """The gradients of the recorded ranks, in the steps that all these ranks have."""
+    """The gradients of recorded ranks, in the steps that all recorded ranks have."""
 
     ranks: list[RankSteps]
+    """All recorded ones, or the lowest one and those that were chosen."""
     numbers: list[int]
     """The steps, without the first one, in which Horovod sets itself up."""
     left_out: int
@@ -34,11 +36,18 @@ class JobGradients:
     warnings: list[str]
     basis: str | None = None
     """Of tensors that are not gradients: what they are, for people."""
+    unread: tuple[int, ...] = ()
+    """Recorded ranks that are not in `ranks`."""
 
     @property
     def size(self) -> int:
         """How many ranks the job had; fewer may have been recorded."""
         return self.ranks[0].recording.header.size
+
+    @property
+    def recorded(self) -> list[int]:
+        """All ranks that were recorded."""
+        return sorted([*self.unread, *(rank.recording.header.rank for rank in self.ranks)])
 
     @cached_property
     def tensors(self) -> list[GradientTensor]:
@@ -95,29 +104,45 @@ class JobGradients:
         return [float(at[tensor]) for tensor in self.tensors]
 
 
-def read_job_gradients(run: RunFolder) -> JobGradients:
-    """Read the gradients of every recorded rank.
+@dataclass(frozen=True)
+class _Read:
+    """What was read of a rank: `recording`, without steps unless `is_kept`, and `sets`: the tensors
+    of each step but the first, by the step's number.
+    """
+
+    recording: RankGradients
+    sets: dict[int, frozenset[GradientTensor]]
+    is_kept: bool
+
+
+def read_job_gradients(run: RunFolder, ranks: Collection[int] | None = None) -> JobGradients:
+    """Read the gradients of every recorded rank, and hold those of `ranks` (None: all) and of the
+    lowest one.
+
+    The steps that all ranks have follow from all files.
 
     Raises RequestError when none were recorded, no step is whole, or the ranks disagree on the
     tensors.
     """
-    recordings, warnings = _recordings(run)
-    sets = [_tensor_sets(one) for one in recordings]
-    usual = Counter(tensors for by_step in sets for tensors in by_step.values()).most_common(1)
+    found, warnings = _recordings(run, ranks)
+    usual = Counter(tensors for one in found for tensors in one.sets.values()).most_common(1)
     if not usual:
         raise RequestError(f"{run.path}: no rank recorded two whole steps: the job must train for at least three steps")
-    ranks = [
-        RankSteps(one, {step.number: step for step in one.steps[1:] if by_step[step.number] == usual[0][0]})
-        for one, by_step in zip(recordings, sets, strict=True)
-    ]
-    common = set.intersection(*(set(rank.steps) for rank in ranks))
+    numbers = [{number for number, tensors in one.sets.items() if tensors == usual[0][0]} for one in found]
+    common = set.intersection(*numbers)
     if not common:
         raise RequestError(f"{run.path}: the ranks disagree on the tensors of a step: they run different models")
-    left_out = max(len(one.steps) for one in recordings) - 1 - len(common)
-    return JobGradients(ranks, sorted(common), left_out, warnings)
+    kept = [
+        RankSteps(one.recording, {step.number: step for step in one.recording.steps[1:] if step.number in of_rank})
+        for one, of_rank in zip(found, numbers, strict=True)
+        if one.is_kept
+    ]
+    left_out = max(len(one.sets) for one in found) - len(common)
+    unread = tuple(one.recording.header.rank for one in found if not one.is_kept)
+    return JobGradients(kept, sorted(common), left_out, warnings, unread=unread)
 
 
-def _recordings(run: RunFolder) -> tuple[list[RankGradients], list[str]]:
+def _recordings(run: RunFolder, ranks: Collection[int] | None) -> tuple[list[_Read], list[str]]:
     """One for each rank: that of most steps, where a rank's program was started more than once."""
     paths = sorted(run.hvprof.glob("gradients-*.hvg"))
     if not paths:
@@ -125,8 +150,9 @@ def _recordings(run: RunFolder) -> tuple[list[RankGradients], list[str]]:
             f"{run.path} holds no gradients: record them with `hvscale profile --gradients` "
             "and a program that uses horovod.torch on two or more ranks"
         )
-    found: dict[int, RankGradients] = {}
+    found: dict[int, _Read] = {}
     warnings = []
+    known_sets: dict[frozenset[GradientTensor], frozenset[GradientTensor]] = {}
     for path in paths:
         try:
             one = read_gradients(path)
@@ -134,12 +160,14 @@ def _recordings(run: RunFolder) -> tuple[list[RankGradients], list[str]]:
             warnings.append(str(error))
             continue
         warnings += [one.warning] if one.warning else []
-        known = found.get(one.header.rank)
-        if known is None or len(one.steps) > len(known.steps):
-            found[one.header.rank] = one
+        rank, sets = one.header.rank, _tensor_sets(one, known_sets)
+        if rank in found and len(sets) <= len(found[rank].sets):
+            continue
+        is_kept = ranks is None or rank in ranks or rank <= min(found, default=rank)
+        found[rank] = _Read(one if is_kept else replace(one, tensors=[], steps=[]), sets, is_kept)
     if not found:
         raise RequestError(warnings[0])
-    sizes = {one.header.size for one in found.values()}
+    sizes = {one.recording.header.size for one in found.values()}
     if len(sizes) > 1:
         raise RequestError(
             f"{run.path}: its ranks recorded jobs of {' and '.join(map(str, sorted(sizes)))} ranks: "
@@ -148,13 +176,16 @@ def _recordings(run: RunFolder) -> tuple[list[RankGradients], list[str]]:
     return [found[rank] for rank in sorted(found)], warnings
 
 
-def _tensor_sets(recording: RankGradients) -> dict[int, frozenset[GradientTensor]]:
-    """The tensors of each step but the first, by the step's number."""
+def _tensor_sets(
+    recording: RankGradients, known_sets: dict[frozenset[GradientTensor], frozenset[GradientTensor]]
+) -> dict[int, frozenset[GradientTensor]]:
+    """The tensors of each step but the first, by the step's number; `known_sets`: of all ranks."""
     known: dict[bytes, frozenset[GradientTensor]] = {}
     sets = {}
     for step in recording.steps[1:]:
         key = np.sort(step.tensors).tobytes()
         if key not in known:
-            known[key] = frozenset(recording.tensors[number] for number in step.tensors)
+            tensors = frozenset(recording.tensors[number] for number in step.tensors)
+            known[key] = known_sets.setdefault(tensors, tensors)
         sets[step.number] = known[key]
     return sets

@@ -5,6 +5,7 @@ for all steps, that of a typical step, and keeps when each step had sent as many
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_jo
 from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header, RankGradients
+from hvscale.profiling.read.passes import in_order, pieces
 from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSION
 
 Nanoseconds = NDArray[np.int64]
@@ -24,27 +26,31 @@ MESSAGES_ONLY = "fused messages only, fixed pattern"
 FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
 
 
-def read_job_schedule(run: RunFolder) -> JobGradients:
+def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> JobGradients:
     """Read a job's recorded gradients or, without any, its schedule from hvprof's messages.
+
+    `ranks`: those to hold besides the lowest one; None: all.
 
     Raises RequestError when the run has neither.
     """
     if any(run.hvprof.glob("gradients-*.hvg")) or not any(run.hvprof.glob("rank-*.hvp")):
-        return read_job_gradients(run)
-    return read_messages(run)
-
-
-def read_messages(run: RunFolder) -> JobGradients:
-    """Read the schedule from a run's profile. Raises RequestError as `message_schedule` does."""
+        return read_job_gradients(run, ranks)
     recording = read_recording(run)
-    return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)))
+    return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)), ranks)
 
 
-def message_schedule(run: str, record: RunRecord, recording: Recording, edges: Nanoseconds | None) -> JobGradients:
+def message_schedule(
+    run: str,
+    record: RunRecord,
+    recording: Recording,
+    edges: Nanoseconds | None,
+    ranks: Collection[int] | None = None,
+) -> JobGradients:
     """Return a schedule in which each all-reduce between all ranks is one tensor.
 
-    `run`: its name in errors. `edges`: of the lowest rank's steps, from `step_edges`. Raises
-    RequestError without known steps, or without a step that has the usual bytes on all ranks.
+    `run`: its name in errors. `edges`: of the lowest rank's steps, from `step_edges`. `ranks`: as
+    in `read_job_schedule`. Raises RequestError without known steps, or without a step that has the
+    usual bytes on all ranks.
     """
     refused = f"{run} holds no gradients, and its messages cannot replace them: {{}}. Use `hvscale profile --gradients`"
     if recording.source != "hvprof":
@@ -54,27 +60,37 @@ def message_schedule(run: str, record: RunRecord, recording: Recording, edges: N
     if edges is None:
         raise RequestError(refused.format("their steps are unknown"))
     edges_of = edges_by_rank(recording, edges)
-    steps = {rank: _steps_of_rank(recording, record.np, rank, edges_of[rank]) for rank in recording.ranks}
-    totals = Counter(step.total for by_number in steps.values() for step in by_number.values() if step.total)
-    if not totals:
+    totals = {}
+    for rank, total in in_order(lambda one: _step_totals(recording, record.np, one, edges_of[one]), recording.ranks):
+        if isinstance(total, RequestError):
+            raise total
+        totals[rank] = total
+    distinct = Counter(total for of_rank in totals.values() for total in of_rank.tolist() if total)
+    if not distinct:
         raise RequestError(refused.format("the steps after the first one contain no all-reduce"))
-    usual = totals.most_common(1)[0][0]
+    usual = distinct.most_common(1)[0][0]
     candidates = range(1, len(edges) - 1)
-    numbers = [number for number in candidates if all(one[number].total == usual for one in steps.values())]
+    numbers = [number for number in candidates if all(of_rank[number - 1] == usual for of_rank in totals.values())]
     if not numbers:
         raise RequestError(refused.format("no step has the same bytes on all ranks"))
-    sizes = _typical_sizes([steps[recording.ranks[0]][number] for number in numbers])
-    tensors = [_tensor(number, size) for number, size in enumerate(sizes.tolist())]
-    ranks = []
-    for rank in recording.ranks:
-        found = [steps[rank][number].in_pattern(sizes) for number in numbers]
-        made = RankGradients(_header(record, rank), tensors, found, None)
-        ranks.append(RankSteps(made, dict(zip(numbers, found, strict=True))))
+    kept = [rank for rank in recording.ranks if ranks is None or rank in ranks or rank == recording.ranks[0]]
+    sizes: Nanoseconds | None = None
+    made = []
+    for rank in kept:
+        steps = _steps_of_rank(recording, record.np, rank, edges_of[rank])
+        if sizes is None:
+            sizes = _typical_sizes([steps[number] for number in numbers])
+            tensors = [_tensor(number, size) for number, size in enumerate(sizes.tolist())]
+        found = [steps[number].in_pattern(sizes) for number in numbers]
+        of_rank = RankGradients(_header(record, rank), tensors, found, None)
+        made.append(RankSteps(of_rank, dict(zip(numbers, found, strict=True))))
     warning = (
         f"{MESSAGES_ONLY}: {run} holds no gradients, so the messages of a typical step are used, and Horovod's fusion "
         "is off"
     )
-    return JobGradients(ranks, numbers, len(candidates) - len(numbers), [warning, *recording.warnings], MESSAGES_ONLY)
+    warnings = [warning, *recording.warnings]
+    unread = tuple(sorted(set(recording.ranks) - set(kept)))
+    return JobGradients(made, numbers, len(candidates) - len(numbers), warnings, MESSAGES_ONLY, unread)
 
 
 @dataclass(frozen=True)
@@ -89,10 +105,6 @@ class _Step:
     end_ns: Nanoseconds
     overlaps: bool
     """The program computes while messages are on their way, and waits once, at the end."""
-
-    @property
-    def total(self) -> int:
-        return int(self.bytes.sum())
 
     def in_pattern(self, sizes: Nanoseconds) -> GradientStep:
         """Divide the bytes of this step into messages of `sizes`, of the same total.
@@ -122,13 +134,34 @@ class _Step:
         )
 
 
+def _step_totals(recording: Recording, np_of_job: int, rank: int, edges: Nanoseconds) -> Nanoseconds:
+    """The bytes that a rank all-reduced in each step but the first one, (steps - 1,)."""
+    totals = np.zeros(len(edges) - 1, np.int64)
+    for part in recording.events.parts:
+        for events in pieces(part, detail=False) if part.rank == rank else ():
+            chosen = events.take(_carries_gradients(events, np_of_job))
+            step = np.searchsorted(edges, chosen.start_ns, side="right") - 1
+            inside = (step >= 0) & (step < len(totals))
+            np.add.at(totals, step[inside], chosen.bytes[inside])
+    return totals[1:]
+
+
+def _carries_gradients(events: Events, np_of_job: int) -> NDArray[np.bool_]:
+    """Which messages are all-reduces of data between all ranks."""
+    carries = _is_allreduce(events) & ~events.bitwise & (events.bytes > 0) & (events.communicator_size == np_of_job)
+    return np.asarray(carries, np.bool_)
+
+
+def _is_allreduce(events: Events) -> NDArray[np.bool_]:
+    names = events.operations
+    return np.equal(events.operation, names.index("allreduce") if "allreduce" in names else len(names))
+
+
 def _steps_of_rank(recording: Recording, np_of_job: int, rank: int, edges: Nanoseconds) -> dict[int, _Step]:
     """The steps of a rank but the first one, in which Horovod sets itself up, by number."""
     events = recording.events.of_rank(rank)
-    names = events.operations
-    of_rank = events.operation == (names.index("allreduce") if "allreduce" in names else len(names))
-    agreements = np.sort(events.start_ns[of_rank & events.bitwise])
-    chosen = np.flatnonzero(of_rank & ~events.bitwise & (events.bytes > 0) & (events.communicator_size == np_of_job))
+    agreements = np.sort(events.start_ns[_is_allreduce(events) & events.bitwise])
+    chosen = np.flatnonzero(_carries_gradients(events, np_of_job))
     chosen = chosen[np.argsort(events.start_ns[chosen], kind="stable")]
     ready = _ready(events, chosen, agreements)
     first = np.searchsorted(events.start_ns[chosen], edges)

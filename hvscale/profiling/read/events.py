@@ -6,7 +6,7 @@ for each recorded process, and reads any piece of a part.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -238,7 +238,7 @@ class Recording:
     source: str
     events: EventSource
     np: int  # ranks of the job
-    ranks: list[int]  # ranks that were recorded
+    ranks: list[int]  # ranks that were recorded, and read
     ranks_per_event: int = 1  # np for a source that records one rank only
     overwritten: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -260,6 +260,13 @@ class Recording:
     horovod: Callable[[], Iterator[HorovodMessages]] | None = None
     # The MPI library that the ranks ran on.
     library: str = ""
+    # Ranks that were recorded, but not read, because others were chosen.
+    unread: list[int] = field(default_factory=list)
+
+    @property
+    def recorded(self) -> list[int]:
+        """All ranks that were recorded."""
+        return sorted([*self.ranks, *self.unread])
 
     def load(self) -> Events:
         """All messages at once, for small runs: see `EventSource.load`."""
@@ -287,8 +294,9 @@ class Source:
     # If a run has several kinds of profiles, the breakdown uses the one with the highest priority.
     priority: int
     # Returns None if the run has no profile of this kind. Reads every message once, and gives it to
-    # the reducers.
-    read: Callable[[RunFolder, Sequence[Reducer[Any]]], Recording | None]
+    # the reducers. Of a choice of ranks, it need not read others than these and the lowest recorded
+    # one, whose steps are the run's.
+    read: Callable[[RunFolder, Sequence[Reducer[Any]], Collection[int] | None], Recording | None]
 
 
 # By the name in a breakdown's `source`.

@@ -162,6 +162,19 @@ def record_bytes(path: Path) -> int:
     return min(header.reserved_records, header.capacity) * RECORD.itemsize
 
 
+class ProfileHeader:
+    """The header of a profile, of which nothing else is read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises RequestError if `path` cannot be read or its header is damaged."""
+        self.path = path
+        try:
+            with open_regular(path) as stream:
+                self.header = read_header(path, stream)
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
     """Reads the table of communicators, of dtype COMMUNICATOR.
 

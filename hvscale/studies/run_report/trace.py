@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 
 from hvscale.core.errors import RequestError
-from hvscale.core.numbers import choose_ranks
+from hvscale.core.numbers import choose_ranks, parse_rank_list
 from hvscale.core.run_folder import RunFolder, ranks_in_words, write_atomically
 from hvscale.core.units import human_bytes
 from hvscale.profiling.compare import ProfiledRun, read_profiled_run
@@ -21,12 +21,12 @@ CHUNK = 10_000
 
 def write_trace(run: RunFolder, path: Path, ranks: str | None = None) -> str | None:
     """Write the trace of the last messages of `ranks`, such as 0,7,32-39 (None: all). Return a
-    warning if there are more than LAST messages.
+    warning if there are more than LAST messages. Other ranks are not read.
 
     Raises RequestError if the run cannot be read, `ranks` is invalid or `path` cannot be written.
     """
-    recorded = read_profiled_run(run)
-    return trace_profiled_run(recorded, path, LAST, choose_ranks(ranks, recorded.recording.ranks))
+    recorded = read_profiled_run(run, ranks=None if ranks is None else parse_rank_list(ranks))
+    return trace_profiled_run(recorded, path, LAST, choose_ranks(ranks, recorded.recording.recorded))
 
 
 def trace_profiled_run(

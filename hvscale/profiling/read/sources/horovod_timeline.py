@@ -12,7 +12,7 @@ The timeline of Horovod 0.28.1 (common/timeline.cc, common/ops):
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -152,11 +152,14 @@ def _read_timeline(run: RunFolder) -> "Timeline | None":
     return timeline
 
 
-def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
-    """Reads the run's timeline; None without a timeline.
+def read(
+    run: RunFolder, reducers: Sequence[Reducer[Any]] = (), ranks: Collection[int] | None = None
+) -> Recording | None:
+    """Reads the run's timeline, which is rank 0's; None without a timeline.
 
     Raises RequestError if the file is not a readable timeline.
     """
+    del ranks
     timeline = _read_timeline(run)
     if timeline is None:
         return None

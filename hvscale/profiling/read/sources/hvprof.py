@@ -1,9 +1,9 @@
 """Reads hvprof's files, one per process that made a collective call."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,20 @@ from hvscale.profiling.read.profile_file import (
     POINT_TO_POINT,
     STEP,
     ProfileFile,
+    ProfileHeader,
     StepSums,
 )
 from hvscale.profiling.read.ring_file import CHECK_FACTOR, INT64_MAX
 
 IDENTITY_MODULUS = 1 << 64
 MOST_LISTED = 8  # files in a warning
+Opened = TypeVar("Opened", ProfileFile, ProfileHeader)
 
 
-def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
-    """Reads every hvprof profile of the run; None without any.
+def read(
+    run: RunFolder, reducers: Sequence[Reducer[Any]] = (), ranks: Collection[int] | None = None
+) -> Recording | None:
+    """Reads every hvprof profile of the run; None without any. `ranks` as in `Source.read`.
 
     Every message is read once and given to `reducers`. A file that cannot be read becomes a
     warning, as does one of another job if most files belong together.
@@ -44,13 +48,15 @@ def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | N
         return None
     record = run.read()
     problems = _Problems()
-    profiles = []
-    for path, profile in in_order(ProfileFile, paths):
-        if isinstance(profile, RequestError):
-            problems.unreadable.append((path, profile))
-        else:
-            profiles.append(profile)
-    profiles = _of_one_job(run, profiles, problems)
+    unread: set[int] = set()
+    if ranks is None:
+        profiles = _of_one_job(run, _opened(ProfileFile, paths, problems), problems)
+    else:
+        headers = _of_one_job(run, _opened(ProfileHeader, paths, problems), problems)
+        recorded = {one.header.rank for one in headers}
+        unread = recorded.difference(ranks) - {min(recorded, default=0)}
+        chosen = [one.path for one in headers if one.header.rank not in unread]
+        profiles = _opened(ProfileFile, chosen, problems)
     events = RecordedEvents(profiles)
     failed = reduce_parts(events, reducers, RecordedPart.scan)
     for number, error in failed.items():
@@ -60,14 +66,15 @@ def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | N
         raise min(problems.unreadable)[1] if problems.unreadable else RequestError(f"{run.hvprof} has no profile")
     for part in events.parts:
         problems.add(part.profile)
-    ranks = sorted({part.rank for part in events.parts})
-    problems.add_missing(run, record, ranks)
+    found = sorted({part.rank for part in events.parts})
+    problems.add_missing(run, record, sorted(unread.union(found)))
     marks = events.step_marks()
     return Recording(
         "hvprof",
         events,
         record.np,
-        ranks,
+        found,
+        unread=sorted(unread),
         overwritten=sum(problems.overwritten.values()),
         warnings=problems.warnings(record.library.flavour),
         incomplete="; ".join(problems.incomplete()) or None,
@@ -164,7 +171,17 @@ def _listed(found: list[tuple[Path, str]]) -> list[str]:
     ]
 
 
-def _of_one_job(run: RunFolder, profiles: list[ProfileFile], problems: _Problems) -> list[ProfileFile]:
+def _opened(kind: Callable[[Path], Opened], paths: Sequence[Path], problems: _Problems) -> list[Opened]:
+    found = []
+    for path, profile in in_order(kind, paths):
+        if isinstance(profile, RequestError):
+            problems.unreadable.append((path, profile))
+        else:
+            found.append(profile)
+    return found
+
+
+def _of_one_job(run: RunFolder, profiles: list[Opened], problems: _Problems) -> list[Opened]:
     """The profiles without those of another job.
 
     A command may start several MPI programs in sequence, each on all ranks. Jobs without a common

@@ -1,6 +1,6 @@
 """Reads the files of hvprof's NCCL plug-in, one per process that made an NCCL communicator."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,16 @@ DATATYPE_BYTES = {
 }
 
 
-def read(run: RunFolder, reducers: Sequence[Reducer[Any]] = ()) -> Recording | None:
-    """Reads every NCCL profile of the run; None if NCCL made no call.
+def read(
+    run: RunFolder, reducers: Sequence[Reducer[Any]] = (), ranks: Collection[int] | None = None
+) -> Recording | None:
+    """Reads every NCCL profile of the run, whatever `ranks` says; None if NCCL made no call.
+
+    The size of a communicator may follow only from all of them.
 
     Raises RequestError if there are profiles and none can be read.
     """
+    del ranks
     paths = sorted(run.hvprof.glob("nccl-*.hvn"))
     if not paths:
         return None
