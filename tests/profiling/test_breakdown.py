@@ -16,6 +16,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import GIB, KIB, MIB, human_bytes, human_range, human_seconds
 from hvscale.profiling import Breakdown, Events, Recording, tabulate
 from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.analyze.grouping import Bins, busbw_factors, parse_bins
 from hvscale.studies.run_report.breakdown_tables import table, write_breakdown_csv
 from tests.profiling import synthetic
@@ -214,14 +215,16 @@ def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     assert sum(row["calls"] for row in document["rows"]) == 100
     assert Breakdown.model_validate(document) == result
 
-    write_breakdown_csv(result, tmp_path / "out.csv")
+    explained = explained_breakdown(run)
+    write_breakdown_csv(explained, tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as stream:
         lines = list(csv.DictReader(stream))
-    assert len(lines) == len(document["rows"]) + len(document["rank_rows"])
+    assert len(lines) == len(document["rows"]) + len(document["rank_rows"]) + 2
     assert [line["rank"] for line in lines].count("") == len(document["rows"])
+    assert [line["rank"] for line in lines if not line["operation"]] == ["0", "1"]
     assert int(lines[0]["bytes"]) == document["rows"][0]["bytes"]
     with pytest.raises(RequestError, match="cannot write"):
-        write_breakdown_csv(result, tmp_path / "no" / "out.csv")
+        write_breakdown_csv(explained, tmp_path / "no" / "out.csv")
 
 
 def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 browser.
 """
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -81,9 +82,14 @@ def test_the_tables_of_many_ranks(hvscale: Run, tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     at = next(place for place, line in enumerate(lines) if line.strip() == "by rank")
     assert lines[at + 3].split()[:2] == ["300", "node037"]
-    assert "496 more ranks: hvscale breakdown --json lists all" in done.stdout
+    assert "496 more ranks: hvscale breakdown --json or --csv lists all" in done.stdout
     assert "48 more nodes" in done.stdout
-    document = json.loads(hvscale("breakdown", "run", "--json").stdout)
+    document = json.loads(hvscale("breakdown", "run", "--json", "--csv", "table.csv").stdout)
+    with (tmp_path / "table.csv").open() as stream:
+        lines_of_ranks = [line for line in csv.DictReader(stream) if not line["operation"]]
+    figures = {name: [str(row[name]) for row in document["by_rank"]] for name in document["by_rank"][0]}
+    assert {name: [line[name] for line in lines_of_ranks] for name in figures} == figures
+    assert float(lines_of_ranks[300]["caused_waiting_seconds"]) > 1
     assert [row["rank"] for row in document["by_rank"]] == list(range(512))
     assert [row["node"] for row in document["by_node"]] == [f"node{node:03d}" for node in range(64)]
     assert [row["local_rank"] for row in document["by_local_rank"]] == list(range(8))

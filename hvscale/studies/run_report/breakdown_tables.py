@@ -9,8 +9,12 @@ from hvscale.core.units import human_bytes, human_range, human_seconds, human_sh
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, Row
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown
 from hvscale.profiling.analyze.rank_comparison import timeline_ranks
+from hvscale.profiling.analyze.ranks_and_nodes import Figures
 from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import plain_table
+
+
+RANK_COLUMNS = ("node", "local_rank", *Figures.model_fields)
 
 
 def _human_bandwidth(gigabytes_per_second: float | None) -> str:
@@ -90,9 +94,12 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def write_breakdown_csv(breakdown: Breakdown, path: Path) -> None:
-    """Write the rows of the JSON document; `rank` is empty in rows over all ranks.
+def write_breakdown_csv(breakdown: ExplainedBreakdown, path: Path) -> None:
+    """Write the rows of the JSON document, and a row for each rank with its waiting.
+
+    `rank` is empty in rows over all ranks, `operation` in those over all messages of a rank.
 
     Raises RequestError if `path` cannot be written.
     """
-    write_csv(path, [*breakdown.rows, *breakdown.rank_rows], ["rank", *Row.model_fields])
+    columns = dict.fromkeys(["rank", *Row.model_fields, *RANK_COLUMNS])
+    write_csv(path, [*breakdown.rows, *breakdown.rank_rows, *breakdown.by_rank], list(columns))

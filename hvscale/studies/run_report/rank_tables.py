@@ -110,7 +110,8 @@ def _table(
     ordered = sorted(entries, key=lambda entry: -lost_seconds(entry[1], entry[2], others, median))
     columns = [name for name in COLUMNS if any(getattr(row, name) is not None for _, row, _ in entries)]
     more = len(ordered) - rows
-    caption = [f"{more} more {what}: hvscale breakdown --json lists all"] if more > 0 else []
+    documents = "--json or --csv" if what == "ranks" else "--json"
+    caption = [f"{more} more {what}: hvscale breakdown {documents} lists all"] if more > 0 else []
     if "caused_waiting_seconds" in columns:
         caption.append("caused: how long the other ranks waited, summed; algbw: while moving data")
     return TableModel(
