@@ -13,7 +13,6 @@ from hvscale.profiling.analyze.ranks_and_nodes import Figures
 from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import plain_table
 
-
 RANK_COLUMNS = ("node", "local_rank", *Figures.model_fields)
 
 
