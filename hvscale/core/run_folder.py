@@ -459,7 +459,10 @@ def is_own_command(command: Sequence[str], name: str) -> bool:
     return [*(Path(word).name for word in command[:1]), *command[1:2]] == ["hvscale", name]
 
 
-def default_run_path(command: list[str], root: Path = Path("runs")) -> Path:
+RUNS = Path("runs")  # in the working directory
+
+
+def default_run_path(command: list[str], root: Path = RUNS) -> Path:
     """Create the new folder `runs/<UTC time>-<name>`; the name comes from the command's words.
 
     It is unique among processes, and removed when this process ends if it is still empty. Raises

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ from hvscale.launch.placements import netns
 class Leftover(BaseModel):
     """One leftover.
 
-    `kind` is container, network, swarm, namespaces, shared memory or session folder.
+    `kind` is container, network, swarm, namespaces, shared memory, session folder or profiles.
     """
 
     kind: str
@@ -34,14 +34,15 @@ class Cleanup(VersionedDocument):
     problems: list[str]
 
 
-def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
+def clean_up(remove: bool = True, keep: Collection[str] = ()) -> tuple[list[Leftover], list[str]]:
     """Find what killed runs left and, with `remove`, remove it; live runs are not touched.
 
-    Returns the leftovers, and a line for each place that could not be searched.
+    `keep`: runs whose containers are not removed. Returns the leftovers, and a line for each place
+    that could not be searched.
     """
     found: list[Leftover] = []
     problems: list[str] = []
-    for look in (docker_leftovers, namespace_leftovers, shared_memory_leftovers):
+    for look in (lambda remove: docker_leftovers(remove, keep), namespace_leftovers, shared_memory_leftovers):
         try:
             found += list(look(remove))
         except RequestError as error:
@@ -49,7 +50,19 @@ def clean_up(remove: bool = True) -> tuple[list[Leftover], list[str]]:
     return found, problems
 
 
-def docker_leftovers(remove: bool) -> Iterator[Leftover]:
+def runs_with_containers() -> list[str]:
+    """The killed runs that have containers left; none if the daemon does not answer."""
+    if shutil.which("docker") is None:
+        return []
+    try:
+        with engine.connection() as client:
+            found = [RunLabel.read(container.labels).run for container in engine.abandoned_containers(client)]
+    except RequestError:
+        return []
+    return sorted(set(found))
+
+
+def docker_leftovers(remove: bool, keep: Collection[str]) -> Iterator[Leftover]:
     """Containers, networks and a swarm.
 
     Nothing if the daemon is not running, because its containers then do not run either. They are
@@ -59,9 +72,12 @@ def docker_leftovers(remove: bool) -> Iterator[Leftover]:
         return
     with engine.connection() as client:
         for container in engine.abandoned_containers(client):
+            run = RunLabel.read(container.labels).run
+            if run in keep:
+                continue
             if remove:
                 engine.remove_container(container)
-            yield Leftover(kind="container", name=container.name, run=RunLabel.read(container.labels).run)
+            yield Leftover(kind="container", name=container.name, run=run)
         for network in networks.abandoned_networks(client):
             if remove:
                 networks.remove(network)

@@ -5,6 +5,7 @@ Each is a file in this folder that registers itself; docker.py registers both `d
 docs/how-to/extend.md shows how to add one.
 """
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import DEFAULT_PLACEMENT, Library
+from hvscale.core.run_folder import DEFAULT_PLACEMENT, Library, RunRecord
 from hvscale.launch.cleanup.ownership import RunLabel
-from hvscale.launch.job import Nodes
+from hvscale.launch.job import Node, Nodes
 
 if TYPE_CHECKING:
     from hvscale.launch.placement_options import PlacementOptions
@@ -87,6 +88,17 @@ class Placement(ABC):
 
         Raises RequestError if it fails half-way.
         """
+
+    def recorded_nodes(self, record: RunRecord) -> Nodes:
+        """The nodes of a run whose controller has ended, in which programs can still be started.
+
+        By default they are this machine, if the run was on it. Raises RequestError if it cannot be
+        said which of them still exist.
+        """
+        nodes = tuple(Node(one.name, len(one.ranks), one.address, one.interface) for one in record.nodes)
+        here = record.host.name == socket.gethostname()
+        elsewhere = {} if here else {node.name: f"it was on {record.host.name}" for node in nodes}
+        return Nodes(nodes, lost=lambda: elsewhere)
 
 
 PLACEMENTS: Registry[Placement] = Registry("placement", __name__)

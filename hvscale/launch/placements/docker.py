@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import MOST_BYTES
+from hvscale.core.run_folder import RunRecord
 from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
@@ -102,6 +104,20 @@ class Docker(Placement):
                 lost=lambda: lost_containers(client, containers),
             )
 
+    def recorded_nodes(self, record: RunRecord) -> Nodes:
+        nodes = super().recorded_nodes(record)
+
+        def lost() -> dict[str, str]:
+            if found := nodes.lost():
+                return found
+            with engine.connection() as client:
+                names = [node.name for node in nodes.nodes]
+                there = {one.name: one for one in client.containers.list(all=True, ignore_removed=True)}
+                removed = {name: "its container was removed" for name in names if name not in there}
+                return {**removed, **lost_containers(client, [there[name] for name in names if name in there])}
+
+        return replace(nodes, nodes=tuple(replace(node, agent=agent(node.name)) for node in nodes.nodes), lost=lost)
+
 
 def shm_bytes(size: str) -> int:
     """The size in bytes. Raises RequestError if it is not a size as Docker writes it: 512m, 1g."""
@@ -181,14 +197,16 @@ def running_containers(
         engine.remove_all(client, label, request.problems, remove)
 
 
-def agent(container: Any) -> tuple[str, ...]:
-    return (*engine.command(), "exec", "--interactive", container.name)
+def agent(container: str) -> tuple[str, ...]:
+    return (*engine.command(), "exec", "--interactive", container)
 
 
 def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
     """What the ranks will find in each. Raises RequestError if this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    results = programs.run_all([[*agent(container), *probe] for container in containers], programs.answer_seconds())
+    results = programs.run_all(
+        [[*agent(container.name), *probe] for container in containers], programs.answer_seconds()
+    )
     return [read_probe(one) for one in results]
 
 
@@ -217,7 +235,7 @@ def make_node(container: Any, number: int, slots: int, network: str, seen: dict[
         slots=slots,
         address=address,
         interface=seen["interfaces"][address],
-        agent=agent(container),
+        agent=agent(container.name),
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunRecord
 from hvscale.launch.job import Node, Nodes
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
@@ -21,6 +22,7 @@ from hvscale.launch.supervision.programs import call, require
 # "2(x3),1": two tasks on each of three nodes, one on the fourth.
 TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 NODE_ADDRESS = re.compile(r"NodeAddr=(\S+)")
+JOB = re.compile(r"[0-9]+(?:_[0-9]+)?")
 STATE_SECONDS = 15.0
 ANY_PORT = 9  # nothing is sent to it
 
@@ -92,6 +94,22 @@ class Slurm(Placement):
             single_copy=lambda: all(seen["cma"] for seen in found),
             lost=lambda: lost_nodes(job, [node.name for node in nodes]),
         )
+
+    def recorded_nodes(self, record: RunRecord) -> Nodes:
+        """The nodes in this process's allocation, or else in the run's own if it still exists."""
+        names = [one.name for one in record.nodes]
+        job = os.environ.get("SLURM_JOB_ID") or str(record.placement_settings.get("slurm_job"))
+        if not JOB.fullmatch(job):
+            raise RequestError(f"{job!r} is not the number of a Slurm job")
+        nodes = tuple(
+            Node(one.name, len(one.ranks), one.address, one.interface, agent(job, one.name)) for one in record.nodes
+        )
+
+        def lost() -> dict[str, str]:
+            again = "" if "SLURM_JOB_ID" in os.environ else f"; start this in an allocation of {','.join(names)}"
+            return {name: f"{why}{again}" for name, why in lost_nodes(job, names).items()}
+
+        return Nodes(nodes, on_this_machine=False, lost=lost)
 
 
 def tasks_per_node() -> list[int]:

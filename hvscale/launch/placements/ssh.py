@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunRecord
 from hvscale.launch.job import STATUS_OF_SSH_ITSELF, Node, Nodes
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
@@ -106,6 +107,14 @@ class Ssh(Placement):
             },
             lost=lambda: unreachable_hosts([node.name for node in nodes]),
         )
+
+    def recorded_nodes(self, record: RunRecord) -> Nodes:
+        names = [one.name for one in record.nodes]
+        nodes = tuple(
+            Node(one.name, len(one.ranks), one.address, one.interface, agent(one.name), through_shell=True)
+            for one in record.nodes
+        )
+        return Nodes(nodes, on_this_machine=False, lost=lambda: unreachable_hosts(names))
 
 
 def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:

@@ -45,7 +45,7 @@ def _stayed(run: RunFolder, record: RunRecord) -> list[str]:
     if said or folder is None or Path(folder) == run.hvprof.absolute() or not record.launch.get("record_dir"):
         return said
     if record.was_abandoned:
-        return [f"{STAYED} all ranks stayed on their nodes in {folder}: copy them to {run.hvprof}"]
+        return [f"{STAYED} all ranks stayed on their nodes in {folder}: collect them with `hvscale cleanup {run.path}`"]
     is_open = record.state in OPEN_STATES
     return [f"{STAYED} all ranks are on their nodes in {folder} until the job ends"] if is_open else []
 

@@ -7,6 +7,7 @@ Standard library only, no import of hvscale. Started on each node with one of th
 - `collect FOLDER TARGET FIRST LAST`: moves the profiles of the ranks FIRST to LAST into TARGET,
   which all nodes see, and removes FOLDER. Only the used part of a profile travels. Prints `{"all":
   ..., "done": ...}`, in bytes, after each piece.
+- `rescue FOLDER TARGET FIRST LAST`: as `collect`, unless a process still writes into FOLDER.
 
 A failure is a line on stderr and status 1. What could not be moved stays in FOLDER, and the last
 line is `{"left": [ranks]}`.
@@ -144,12 +145,25 @@ def collect(folder: str, target: str, first: int, last: int) -> int:
     return 0
 
 
+def writer(folder: str) -> int | None:
+    """A process of this user that has a file of the folder mapped; None without any."""
+    inside = os.fsencode(os.path.realpath(folder)) + b"/"
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:  # noqa: PTH123
+            if any(inside in line for line in maps):
+                return int(pid)
+    return None
+
+
 def main() -> int:
     task, folder, *arguments = sys.argv[1:]
     try:
         if task == "prepare":
             prepare(folder)
             return 0
+        if task == "rescue" and (pid := writer(folder)) is not None:
+            print(f"process {pid} still writes there: end it first", file=sys.stderr)
+            return 1
         target, first, last = arguments
         return collect(folder, target, int(first), int(last))
     except OSError as error:
