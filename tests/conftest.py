@@ -217,6 +217,23 @@ def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
         time.sleep(0.05)
 
 
+def start_job(folder: Path, *arguments: object, prints: str, **environment: str) -> "subprocess.Popen[str]":
+    """Start `hvscale` with two ranks in the run "job" of a folder; wait until both print a text."""
+    job = subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    logs = [folder / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: job.poll() is not None or all(log.exists() and prints in log.read_text() for log in logs))
+    assert job.poll() is None, job.communicate()
+    return job
+
+
 @pytest.fixture(autouse=True)
 def private_image_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep decoded images in the test's folder."""

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from hvscale.core.host import available_cores
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, wait_until
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, start_job
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")
 PYTHON = PROGRAMS / "python"
@@ -117,18 +117,8 @@ def signal_ignoring_job(
     """Start `hvscale launch` with two IGNORES_SIGNALS ranks in the folder "job"; wait until both
     run.
     """
-    command = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--mpi", request.param, "--run", "job"]
-    launcher = subprocess.Popen(
-        [*command, "--", "python", str(program(IGNORES_SIGNALS))],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
-    return launcher
+    options = ("launch", "-np", 2, "--mpi", request.param, "--run", "job")
+    return start_job(tmp_path, *options, "--", "python", program(IGNORES_SIGNALS), prints="ready")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

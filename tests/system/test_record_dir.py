@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hvscale.launch.job import Node, Nodes
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.read.profile_file import ProfileFile
 from hvscale.studies.node_local_profiles import NodeLocalProfiles
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import Run, run_json, start_job, wait_until
+from tests.system.services import SshHosts, machine_state
 
 CALLS = 40
 REDUCE = f"""
@@ -32,6 +34,14 @@ if after == "die" and world.rank == 1:
 if after:
     print("waiting", flush=True)
     time.sleep(600)
+"""
+
+MAPS = """
+import mmap, sys
+with open(sys.argv[1]) as stream:
+    mapped = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+    print("mapped", flush=True)
+    input()
 """
 
 
@@ -93,17 +103,8 @@ def test_a_killed_rank_s_profile_is_collected(
 def test_an_interrupted_job_s_profiles_are_collected(
     program: Callable[[str], Path], tmp_path: Path, local: Path, hvscale: Run
 ) -> None:
-    options = ["-np", "2", "--placement", "netns", "--record-dir", str(local), "--run", "job"]
-    job = subprocess.Popen(
-        [PROGRAMS / "hvscale", "profile", *options, "--", "python", str(program(REDUCE)), "wait"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs))
+    options = ("profile", "-np", 2, "--placement", "netns", "--record-dir", local, "--run", "job")
+    job = start_job(tmp_path, *options, "--", "python", program(REDUCE), "wait", prints="waiting")
     running = hvscale("breakdown", "job")
     assert "are on their nodes in " in running.stderr
     os.killpg(job.pid, signal.SIGINT)
@@ -111,6 +112,86 @@ def test_an_interrupted_job_s_profiles_are_collected(
     assert job.returncode == 128 + signal.SIGINT, stderr
     assert list(local.iterdir()) == []
     assert calls_by_rank(tmp_path / "job") == {0: CALLS, 1: CALLS}
+
+
+def kill_hvscale(job: "subprocess.Popen[str]", folder: Path) -> None:
+    """Kill it, as its machine's lack of memory would; its ranks die with their launcher."""
+    job.kill()
+    job.communicate(timeout=60)
+    wait_until(lambda: machine_state(None, folder)["processes"] == [])
+
+
+def kept_in(run: Path) -> Path:
+    return Path(run_json(run)["rank_environment"]["HVPROF_DIRECTORY"])
+
+
+@pytest.mark.parametrize("place", ["host", "netns"])
+def test_cleanup_collects_what_a_killed_hvscale_left(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, local: Path, place: str, request: Any
+) -> None:
+    if place == "netns":
+        request.getfixturevalue("namespaces")
+    options = ("profile", "-np", 2, "--placement", place, "--record-dir", local, "--run", "job")
+    job = start_job(tmp_path, *options, "--", "python", program(REDUCE), "wait", prints="waiting")
+    folder, run = kept_in(tmp_path / "job"), tmp_path / "job"
+    refused = hvscale("cleanup", "job")
+    assert (refused.returncode, "is running on" in refused.stderr) == (2, True)
+    kill_hvscale(job, tmp_path)
+    assert f"collect them with `hvscale cleanup {run}`" in hvscale("breakdown", run).stderr
+    assert f"found profiles {folder} of {run}" in hvscale("cleanup", "--dry-run", "job").stdout
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPS, folder / "rank-00001.hvp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        done = hvscale("cleanup", "job")
+        writer.kill()
+    (line,) = [line for line in done.stderr.splitlines() if str(folder) in line]
+    assert "the profiles of ranks 0-1 stayed on node" in line
+    assert line.endswith(f" in {folder}: process {writer.pid} still writes there: end it first")
+    assert calls_by_rank(run) == {}
+    assert f"collected profiles {folder} of {run}" in hvscale("cleanup", "job").stdout.splitlines()
+    assert list(local.iterdir()) == []
+    assert calls_by_rank(run) == {0: CALLS, 1: CALLS}
+    assert str(folder) not in hvscale("cleanup", "job").stdout
+
+
+def test_a_node_that_cannot_be_reached_is_named_until_it_is_back(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, local: Path, ssh: SshHosts
+) -> None:
+    options = ("profile", "-np", 2, "--hosts", "alpha:1,beta:1", "--record-dir", local, "--run", "job")
+    command = ("--", "python", program(REDUCE), "wait")
+    job = start_job(tmp_path, *options, *command, prints="waiting", HVSCALE_SSH=ssh.ssh)
+    folder = kept_in(tmp_path / "job")
+    kill_hvscale(job, tmp_path)
+    configuration = Path(ssh.ssh.split()[-1]).read_text()
+    (tmp_path / "ssh_config").write_text(configuration.replace(ssh.addresses["beta"], ssh.addresses["nobody"]))
+    done = hvscale("cleanup", "job", HVSCALE_SSH=f"ssh -F {tmp_path}/ssh_config")
+    stayed = f"the profiles of rank 1 stayed on node beta in {folder}: it no longer answers by ssh"
+    assert f"hvscale: warning: {tmp_path}/job: {stayed}" in done.stderr.splitlines()
+    assert calls_by_rank(tmp_path / "job") == {0: CALLS}
+    assert f"hvscale: warning: no profile of rank 1: {stayed}" in hvscale("breakdown", "job").stderr.splitlines()
+    assert f"collected profiles {folder}" in hvscale("cleanup", "job", HVSCALE_SSH=ssh.ssh).stdout
+    assert calls_by_rank(tmp_path / "job") == {0: CALLS, 1: CALLS}
+    assert list(local.iterdir()) == []
+
+
+def test_cleanup_collects_from_containers_before_it_removes_them(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, docker_host: str
+) -> None:
+    """Each container has a temporary folder of its own."""
+    options = ("profile", "-np", 2, "--placement", "docker:rank", "--record-dir", "/tmp", "--run", "job")  # noqa: S108
+    command = ("--", "python", program(REDUCE), "wait")
+    job = start_job(tmp_path, *options, *command, prints="waiting", DOCKER_HOST=docker_host)
+    folder = kept_in(tmp_path / "job")
+    assert not folder.exists()
+    job.kill()
+    job.communicate(timeout=60)
+    wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
+    done = hvscale("cleanup", DOCKER_HOST=docker_host)
+    assert f"collected profiles {folder} of {tmp_path}/job" in done.stdout.splitlines(), done.stderr
+    assert calls_by_rank(tmp_path / "job") == {0: CALLS, 1: CALLS}
+    assert sum(line.startswith("removed container ") for line in done.stdout.splitlines()) == 2
 
 
 def test_a_folder_that_does_not_exist_is_refused(hvscale: Run, tmp_path: Path) -> None:
