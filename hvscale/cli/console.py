@@ -52,8 +52,8 @@ def spinner(text: str) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def reading_bar() -> Iterator[None]:
-    """Show a bar on a terminal while profiles are read, from the first second on."""
+def progress_bar() -> Iterator[None]:
+    """Show a bar on a terminal for work that reports its `Progress`, from the first second on."""
     from hvscale.core.progress import observed
 
     bar: ProgressBar | None = None

@@ -201,6 +201,32 @@ def test_damaged_runs_are_listed_with_the_reason_and_never_removed(
     assert set(left(tmp_path / "runs")) == unreadable
 
 
+def test_unreadable_runs_are_removed_on_request(hvscale: Run, make_run: MakeRun, tmp_path: Path) -> None:
+    """Those that have a run's folders, are quiet, and that nobody has locked."""
+    for name in ("cut", "begun", "locked", "recent", "foreign", "good"):
+        make_run(name, days=50)
+        if name != "good":
+            (tmp_path / "runs" / name / "run.json").write_text("{")
+    (tmp_path / "runs/begun/run.json").unlink()
+    (tmp_path / "runs/foreign/logs").rmdir()
+    (make_study(tmp_path / "runs", "study") / "scale.json").write_text('{"schema": "hvscale/scale/2", "folder": "')
+    old = datetime.now().timestamp() - 90 * 86400
+    for path in (tmp_path / "runs").rglob("*"):
+        os.utime(path, (old, old))
+    (tmp_path / "runs/recent/logs/rank-00000.log").write_text("at work\n")
+    lock = FolderLock(tmp_path / "runs/locked")
+    os.utime(tmp_path / "runs/locked/.lock", (old, old))
+    done = hvscale("runs", "--prune", "--state", "unreadable", "--state", "failed", "--yes")
+    lock.close()
+    assert done.returncode == 0, done.stderr
+    assert set(left(tmp_path / "runs")) == {"locked", "recent", "foreign", "study", "good"}
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["begun", "cut", "locked"]
+    for line in ("recent is kept: it may be running, because its files changed", "locked is kept: it is in use"):
+        assert line in done.stderr
+    for name in ("foreign", "study"):
+        assert f"{name} is kept: it may not be hvscale's" in done.stderr
+
+
 def test_damaged_figures_leave_the_run_listed(hvscale: Run, make_run: MakeRun) -> None:
     run = make_run("a")
     (run / "result.json").write_text('{"images_per_second": "fast"')

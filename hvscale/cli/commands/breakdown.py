@@ -1,7 +1,7 @@
 """`hvscale breakdown`."""
 
 from hvscale.cli.app import Bins, Csv, Explain, Json, PerRank, RunArgument, new_app
-from hvscale.cli.console import print_breakdown, reading_bar
+from hvscale.cli.console import print_breakdown, progress_bar
 
 app = new_app()
 
@@ -22,6 +22,6 @@ def breakdown(
     from hvscale.core.run_folder import RunFolder
     from hvscale.profiling.analyze.explanation import explained_breakdown
 
-    with reading_bar():
+    with progress_bar():
         table = explained_breakdown(RunFolder.open(run), bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain)

@@ -1,7 +1,7 @@
 """`hvscale compare`."""
 
 from hvscale.cli.app import Bins, Csv, Json, RunArgument, new_app
-from hvscale.cli.console import print_document, print_warnings, reading_bar, results
+from hvscale.cli.console import print_document, print_warnings, progress_bar, results
 
 app = new_app()
 
@@ -20,7 +20,7 @@ def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json:
     from hvscale.profiling.compare import compare
     from hvscale.studies.run_report.compare_tables import comparison_table, write_comparison_csv
 
-    with reading_bar():
+    with progress_bar():
         comparison = compare(RunFolder.open(before), RunFolder.open(after), bins)
     print_warnings(comparison.warnings)
     print_document(

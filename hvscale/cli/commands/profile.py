@@ -12,7 +12,7 @@ from hvscale.cli.console import (
     print_rank_line,
     print_rank_line_on_stderr,
     print_warning,
-    reading_bar,
+    progress_bar,
 )
 from hvscale.cli.launch_options import collectives_hook, launch_command, launch_options, start_tuned
 
@@ -67,7 +67,7 @@ def profile(
         autotune_steps,
         lambda also: profiled_launch(command, options, hooks, timeline=timeline, gradients=gradients, further=also),
     )
-    with reading_bar():
+    with progress_bar():
         table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain)
     if gradients:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Bins, Ranks, new_app
-from hvscale.cli.console import print_message, print_warning, reading_bar
+from hvscale.cli.console import print_message, print_warning, progress_bar
 
 app = new_app()
 
@@ -45,7 +45,7 @@ def report(
         raise RequestError("--ranks chooses the ranks of a trace: give --trace FILE too")
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
-    with reading_bar():
+    with progress_bar():
         write_report(folders, page, bins)
         left_out = write_trace(folders[-1], trace, ranks) if trace is not None else None
     if left_out is not None:

@@ -1,26 +1,21 @@
 """`hvscale runs`."""
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hvscale.cli.app import Csv, Json, new_app
-from hvscale.cli.console import print_json, print_message, results
+from hvscale.cli.console import print_json, print_message, progress_bar, results
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Ranks, limits
 
 if TYPE_CHECKING:
-    from hvscale.report.progress import ProgressBar
     from hvscale.studies.run_index.entry import RunEntry
     from hvscale.studies.run_index.index import RunIndex
 
 app = new_app()
-BAR_AFTER_SECONDS = 1.0
 REMARKS_SHOWN = 8
 
 
@@ -82,7 +77,7 @@ def runs(
         bool,
         typer.Option(
             "--prune",
-            help="Remove the runs that the filters select, after showing them and asking. [default: remove nothing]",
+            help="Remove the runs that the filters select, after showing them and asking; unreadable ones need --state unreadable. [default: none]",
         ),
     ] = False,
     keep_best: Annotated[
@@ -102,6 +97,7 @@ def runs(
 
     Example: `hvscale runs --prune --older-than 30d --keep-best`
     """
+    from hvscale.studies.run_index.entry import UNREADABLE
     from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
     from hvscale.studies.run_index.table import write_entries
 
@@ -114,16 +110,16 @@ def runs(
         older_than=parse_age(older_than, "--older-than") if older_than is not None else None,
     )
     check_prune(prune, keep_best, yes, wanted.selects_all)
-    with progress_bar("reading runs") as progress:
-        index = read_index(folder, progress)
+    with progress_bar():
+        index = read_index(folder)
     index.entries, everything = select(index.entries, wanted, sort, reverse), index.entries
     if prune:
-        remove_selected(index, everything, keep_best, yes, show=not json)
+        remove_selected(index, everything, keep_best, yes, show=not json, unreadable=UNREADABLE in wanted.states)
     if html is not None:
         from hvscale.studies.run_index.page import write_index_page
 
-        with progress_bar("writing the page") as progress:
-            write_index_page(index, html, progress)
+        with progress_bar():
+            write_index_page(index, html)
     if csv is not None:
         write_entries(index, csv)
     if json:
@@ -146,7 +142,9 @@ def check_prune(prune: bool, keep_best: bool, yes: bool, selects_all: bool) -> N
         raise RequestError("--prune asks before it removes, and there is no terminal to ask on: give --yes")
 
 
-def remove_selected(index: "RunIndex", everything: "list[RunEntry]", keep_best: bool, yes: bool, show: bool) -> None:
+def remove_selected(
+    index: "RunIndex", everything: "list[RunEntry]", keep_best: bool, yes: bool, show: bool, unreadable: bool
+) -> None:
     """Show what will be removed, ask, and remove it; updates `index`.
 
     Raises RequestError if a folder cannot be removed.
@@ -155,7 +153,7 @@ def remove_selected(index: "RunIndex", everything: "list[RunEntry]", keep_best: 
     from hvscale.studies.run_index.prune import left_overs, plan_removal, remove_entries
     from hvscale.studies.run_index.table import print_entries
 
-    plan = plan_removal(index, everything, keep_best)
+    plan = plan_removal(index, everything, keep_best, unreadable)
     index.kept = dict(plan.kept)
     what = f"{len(plan.remove)} runs and studies, {human_bytes(sum(entry.bytes for entry in plan.remove))}"
     if show and plan.remove:
@@ -169,8 +167,8 @@ def remove_selected(index: "RunIndex", everything: "list[RunEntry]", keep_best: 
         print_message("nothing to remove")
         return
     try:
-        with progress_bar("removing") as progress:
-            remove_entries(index, plan, progress)
+        with progress_bar():
+            remove_entries(index, plan)
     finally:
         if show:
             print_remarks([f"{name} is kept: {reason}" for name, reason in index.kept.items() if name not in plan.kept])
@@ -198,22 +196,3 @@ def print_remarks(texts: list[str]) -> None:
         print_message(text)
     if len(texts) > REMARKS_SHOWN:
         print_message(f"and {len(texts) - REMARKS_SHOWN} more, which --json shows")
-
-
-@contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Context: a function (done, total) that shows a bar once the work has taken a second."""
-    begin = time.monotonic()
-    bar: ProgressBar | None = None
-    with ExitStack() as stack:
-
-        def show(done: int, total: int) -> None:
-            nonlocal bar
-            if bar is None and time.monotonic() - begin > BAR_AFTER_SECONDS:
-                from hvscale.report.progress import ProgressBar
-
-                bar = stack.enter_context(ProgressBar(total, description=description))
-            if bar is not None:
-                bar.update(completed=done)
-
-        yield show

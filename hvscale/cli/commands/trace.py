@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Ranks, RunArgument, new_app
-from hvscale.cli.console import print_message, print_warnings, reading_bar
+from hvscale.cli.console import print_message, print_warnings, progress_bar
 
 app = new_app()
 
@@ -40,7 +40,7 @@ def trace(
     from hvscale.profiling.analyze.messages import read_job_schedule
 
     wanted = None if ranks is None else parse_rank_list(ranks)
-    with reading_bar():
+    with progress_bar():
         gradients = read_job_schedule(RunFolder.open(run), wanted)
     chosen = parse_steps(steps, gradients.numbers)
     recorded = gradients.recorded

@@ -92,14 +92,14 @@ def read_entry(path: Path, now: float) -> RunEntry | None:
     `now`: seconds since 1970. Reads run.json or the study's document, result.json, steps.jsonl and
     the fixed part of profiles. Raises OSError if the folder vanishes meanwhile.
     """
-    if (path / "run.json").exists() or _is_begun_run(path):
+    if (path / "run.json").exists() or has_run_folders(path):
         return _read_run(RunFolder(path), now)
     study = find_study(path)
     return _read_study(path, study, now) if study is not None else None
 
 
-def _is_begun_run(path: Path) -> bool:
-    """Whether the folder is a run's whose run.json was not written yet, or is lost."""
+def has_run_folders(path: Path) -> bool:
+    """Whether the folder is a run's, even if its run.json was not written yet, or is lost."""
     return all((path / name).is_dir() for name in ("hvprof", "logs", "ranks"))
 
 

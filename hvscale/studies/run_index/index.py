@@ -3,13 +3,13 @@
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.progress import Progress
 from hvscale.core.run_folder import OPEN_STATES
 from hvscale.studies.run_index.entry import UNREADABLE, RunEntry, find_study, read_entry
 
@@ -81,11 +81,10 @@ def parse_age(text: str, option: str) -> float:
     return float(match[1]) * AGE_SECONDS[match[2]]
 
 
-def read_index(folder: Path, progress: Callable[[int, int], object] = lambda done, total: None) -> RunIndex:
+def read_index(folder: Path) -> RunIndex:
     """The index of all runs and studies directly in `folder`; symbolic links are left out.
 
-    `progress(done, total)` is called before each folder. Raises RequestError if `folder` cannot be
-    read, or is itself a run.
+    Raises RequestError if `folder` cannot be read, or is itself a run.
     """
     try:
         paths = sorted(Path(one.path) for one in os.scandir(folder) if one.is_dir(follow_symlinks=False))
@@ -98,18 +97,19 @@ def read_index(folder: Path, progress: Callable[[int, int], object] = lambda don
             f"{folder} is a run: give the folder that holds your runs, or see it with `hvscale report {folder}`"
         )
     now, entries, others = time.time(), [], 0
-    for number, path in enumerate(paths):
-        progress(number, len(paths))
-        if path.name.startswith("."):
-            continue
-        try:
-            entry = read_entry(path, now)
-        except FileNotFoundError:  # removed meanwhile
-            continue
-        if entry is None:
-            others += 1
-        else:
-            entries.append(entry)
+    with Progress("reading runs", len(paths)) as progress:
+        for path in paths:
+            progress.advance(1)
+            if path.name.startswith("."):
+                continue
+            try:
+                entry = read_entry(path, now)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            if entry is None:
+                others += 1
+            else:
+                entries.append(entry)
     return RunIndex(folder=str(folder), entries=entries, others=others)
 
 

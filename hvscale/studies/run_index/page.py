@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
+from hvscale.core.progress import Progress
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.units import human_bytes, human_number
 from hvscale.profiling.analyze.steps import read_step_log
@@ -47,12 +47,13 @@ class PageRow(NamedTuple):
     sparkline: Sparkline | None
 
 
-def write_index_page(index: RunIndex, path: Path, progress: Callable[[int, int], object]) -> None:
+def write_index_page(index: RunIndex, path: Path) -> None:
     """Write the page; raises RequestError if `path` cannot be written."""
     rows = []
-    for number, entry in enumerate(index.entries):
-        progress(number, len(index.entries))
-        rows.append(_row(index, entry, path.parent))
+    with Progress("writing the page", len(index.entries)) as progress:
+        for entry in index.entries:
+            rows.append(_row(index, entry, path.parent))
+            progress.advance(1)
     html = render_page(
         "runs.html.j2",
         {},

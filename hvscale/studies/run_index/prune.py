@@ -7,17 +7,19 @@ leaves hidden folders that the next one deletes, and never half a run.
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvscale.core.errors import RequestError
 from hvscale.core.folder_lock import FolderInUseError, FolderLock
+from hvscale.core.progress import Progress
 from hvscale.core.run_folder import OPEN_STATES, RunFolder
-from hvscale.studies.run_index.entry import RUN, UNREADABLE, RunEntry, find_study
+from hvscale.studies.run_index.entry import RUN, UNREADABLE, RunEntry, find_study, has_run_folders
 from hvscale.studies.run_index.index import RunIndex, study_around
 
+QUIET_SECONDS = 600  # since the last change of a run that cannot say whether it is running
 REMOVED = re.compile(r"\.removed-[0-9a-f]{16}")
 # Fields of documents that name runs by the folder's name alone.
 RUN_FIELDS = ("run", "runs", "recording", "profiled_runs")
@@ -31,19 +33,19 @@ class Plan(NamedTuple):
     kept: dict[str, str]
 
 
-def plan_removal(index: RunIndex, everything: list[RunEntry], keep_best: bool) -> Plan:
+def plan_removal(index: RunIndex, everything: list[RunEntry], keep_best: bool, unreadable: bool = False) -> Plan:
     """Which of the index's entries can be removed. `everything`: all entries of the folder.
 
-    Kept are entries that may be running or cannot be read, those that a study refers to which
-    stays, and with `keep_best` the best of each command, np and placement. Raises RequestError if
-    the folder belongs to a study: its runs go with it.
+    Kept are entries that may be running, those that a study refers to which stays, and with
+    `keep_best` the best of each command, np and placement. Those that cannot be read are kept
+    unless `unreadable`. Raises RequestError if the folder belongs to a study: its runs go with it.
     """
     if (study := study_around(index.path)) is not None:
         raise RequestError(f"{index.folder} belongs to the study {study}: its runs are removed with it, not one by one")
     best = {entry.name for entry in best_entries(everything)} if keep_best else set()
     kept: dict[str, str] = {}
     for entry in index.entries:
-        reason = why_kept(index.path / entry.name, entry)
+        reason = why_kept(index.path / entry.name, entry, unreadable)
         reason = reason or ("it is the best of its command, np and placement" if entry.name in best else None)
         if reason is not None:
             kept[entry.name] = reason
@@ -57,10 +59,10 @@ def plan_removal(index: RunIndex, everything: list[RunEntry], keep_best: bool) -
     return Plan([remove[name] for name in order], kept)
 
 
-def why_kept(path: Path, entry: RunEntry) -> str | None:
-    """Why an entry must not be removed; None if it can be."""
+def why_kept(path: Path, entry: RunEntry, unreadable: bool) -> str | None:
+    """Why an entry must not be removed; None if it can be. `unreadable`: as in `plan_removal`."""
     if entry.state == UNREADABLE:
-        return f"it may be running: {entry.problem}; remove it by hand if you do not need it"
+        return why_unreadable_is_kept(path, entry, unreadable)
     if entry.is_open:
         return f"it is {entry.state}"
     if entry.kind == RUN:
@@ -70,6 +72,14 @@ def why_kept(path: Path, entry: RunEntry) -> str | None:
         return "its document was written for another folder: remove it by hand if you do not need it"
     running = next(running_runs(path), None)
     return f"its run {running} is running" if running is not None else None
+
+
+def why_unreadable_is_kept(path: Path, entry: RunEntry, unreadable: bool) -> str | None:
+    if entry.kind != RUN or not has_run_folders(path):
+        return f"it may not be hvscale's: {entry.problem}; remove it by hand if you do not need it"
+    if entry.age_seconds < QUIET_SECONDS:
+        return f"it may be running, because its files changed {entry.age_seconds:.0f} s ago: {entry.problem}"
+    return None if unreadable else f"it may be running: {entry.problem}; --state {UNREADABLE} removes such runs"
 
 
 def running_runs(path: Path) -> Iterator[Path]:
@@ -135,16 +145,15 @@ def _depth(name: str, references: References, seen: frozenset[str]) -> int:
     return 1 + max(_depth(one, references, seen | {name}) for one in above) if above else 0
 
 
-def remove_entries(index: RunIndex, plan: Plan, progress: Callable[[int, int], object]) -> None:
+def remove_entries(index: RunIndex, plan: Plan) -> None:
     """Remove what the plan says, and what interrupted removals left; updates `index`.
 
-    An entry that another process has taken meanwhile is kept. `progress(done, total)` is called
-    before each folder. Raises RequestError if a folder cannot be removed; the others are removed
-    all the same.
+    An entry that another process has taken meanwhile is kept. Raises RequestError if a folder
+    cannot be removed; the others are removed all the same.
     """
     for entry in plan.remove:
         try:
-            hide(index.path / entry.name)
+            hide(index.path / entry.name, entry.state == UNREADABLE)
             index.removed.append(entry.name)
         except FolderInUseError:
             index.kept[entry.name] = "it is in use"
@@ -155,29 +164,39 @@ def remove_entries(index: RunIndex, plan: Plan, progress: Callable[[int, int], o
     index.entries = [entry for entry in index.entries if entry.name not in index.removed]
     errors: list[str] = []
     hidden = left_overs(index.path)
-    for number, path in enumerate(hidden):
-        progress(number, len(hidden))
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:  # another process removes it too
-            continue
-        except OSError as error:
-            errors.append(f"{error.filename} cannot be removed: {error.strerror}")
+    with Progress("removing", len(hidden)) as progress:
+        for path in hidden:
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:  # another process removes it too
+                pass
+            except OSError as error:
+                errors.append(f"{error.filename} cannot be removed: {error.strerror}")
+            progress.advance(1)
     if errors:
         raise RequestError(errors[0] + (f"; {len(errors) - 1} more as well" if len(errors) > 1 else ""))
 
 
-def hide(path: Path) -> None:
+def hide(path: Path, unreadable: bool) -> None:
     """Rename a folder that nobody uses. Raises RequestError or OSError if that is not possible."""
     if path.is_symlink() or not path.is_dir():
         raise RequestError("it is no folder any more")
     run = RunFolder(path)
     with closing(FolderLock(path)) as lock:
-        if run.run_json.exists() and run.read().state in OPEN_STATES:
+        if run.run_json.exists() and _state(run, unreadable) in OPEN_STATES:
             raise RequestError("it is running")
         hidden = path.with_name(f".removed-{secrets.token_hex(8)}")
         path.rename(hidden)
         lock.path = hidden  # a new run may already have the old name
+
+
+def _state(run: RunFolder, unreadable: bool) -> str:
+    try:
+        return run.read().state
+    except RequestError:
+        if unreadable:
+            return UNREADABLE
+        raise
 
 
 def left_overs(folder: Path) -> list[Path]:
