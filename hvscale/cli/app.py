@@ -91,7 +91,7 @@ Explain = Annotated[
     typer.Option(
         "--explain/--no-explain",
         help="Also print which rank the others waited for, Horovod's activity, exposed communication and buffer reuse. [default: only for runs with "
-        "at most 1 GiB of records (16 million calls)]",
+        "at most 4 GiB of records (67 million calls)]",
     ),
 ]
 

@@ -150,7 +150,8 @@ def print_breakdown(
     print_warnings(breakdown.warnings)
     print_document(breakdown, json, csv, write_csv=write_breakdown_csv, show=show)
     if explain is None and not breakdown.explained:
-        print_message("large run: --explain also shows waiting, Horovod's activity, exposed time and buffer reuse")
+        reason = breakdown.unavailable["waiting"]
+        print_message(f"waiting, exposed communication, buffer reuse and Horovod's phases are left out: {reason}")
 
 
 def print_gradients(run: "RunFolder") -> None:

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
+from hvscale.cli.console import print_breakdown
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze import explanation
@@ -151,7 +152,9 @@ def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
         explained_breakdown(run)
 
 
-def test_a_large_run_is_explained_on_request(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_is_explained_on_request(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = 2 * (2 * ROUNDS + 1)
     monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize)
     # Only the used part of a ring counts.
@@ -161,7 +164,10 @@ def test_a_large_run_is_explained_on_request(run: RunFolder, monkeypatch: pytest
     monkeypatch.setattr(explanation, "MAX_EXPLAINED_BYTES", records * RECORD.itemsize - 1)
     skipped = explained_breakdown(run)
     assert (skipped.waiting, skipped.explained) == (None, False)
-    assert "--explain" in skipped.unavailable["waiting"]
+    assert f"`hvscale breakdown {run.path} --explain` adds them, in about " in skipped.unavailable["waiting"]
+    print_breakdown(skipped)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert line.endswith(skipped.unavailable["waiting"])
     assert skipped.rows == explained_breakdown(run, explained=True).rows
     assert explained_breakdown(run, explained=True).waiting is not None
 

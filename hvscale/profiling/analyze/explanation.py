@@ -2,6 +2,7 @@
 Horovod's phases.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -23,12 +24,14 @@ from hvscale.profiling.analyze.steps import StepLog, read_step_log, step_edges
 from hvscale.profiling.analyze.waiting import Waiting, find_wrong_clocks, waiting
 from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.passes import latest
-from hvscale.profiling.read.profile_file import record_bytes
+from hvscale.profiling.read.profile_file import RECORD, record_bytes
 from hvscale.profiling.read.rank_nodes import node_of_each_rank
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
-# Larger profiles are explained only on request, because that doubles the time of reading them.
-MAX_EXPLAINED_BYTES = GIB
+# Larger profiles are explained only on request: the table of 4 GiB takes 12 s on two cores, with its
+# explanation 43 s (benchmarks/RESULTS.md, 512 ranks).
+MAX_EXPLAINED_BYTES = 4 * GIB
+EXPLAINED_NS_PER_CALL = 642
 MAX_REPLAYED_MESSAGES = 500_000  # takes about a second for each cache size
 MAX_LISTED_PAIRS = 3
 ONLY_COUNTED = "calls were only counted (--record counters): record them with `hvscale profile --record calls`"
@@ -67,11 +70,16 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     rank_tables = RankTables(parse_bins(bins))
     recording = read_recording(run, rank_tables)
     table = rank_tables.breakdown(recording, str(run.path))
-    if explained or (explained is None and _recorded_bytes(run) <= MAX_EXPLAINED_BYTES):
+    size = _recorded_bytes(run)
+    if explained or (explained is None and size <= MAX_EXPLAINED_BYTES):
         return explain_breakdown(run, recording, table)
     reason = "skipped because of --no-explain"
     if explained is None:
-        reason = f"the run recorded more than {human_bytes(MAX_EXPLAINED_BYTES)}: use --explain to explain it anyway"
+        minutes = size / RECORD.itemsize * EXPLAINED_NS_PER_CALL / 60e9
+        reason = (
+            f"the run recorded {human_bytes(size)}: `hvscale breakdown {shlex.quote(str(run.path))} --explain` adds them, in "
+            f"about {max(1, round(minutes))} min on two cores"
+        )
     explanation = _build_explanation({name: _UnavailableError(reason) for name in PARTS}, [], explained=False)
     return join(table, explanation, _by_rank(run, recording, table, None))
 
