@@ -295,8 +295,11 @@ def why_no_slurm() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path) -> Iterator[Path]:
-    """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file."""
+def slurm_cluster(folder: Path, **more: object) -> Iterator[Path]:
+    """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file.
+
+    `more`: settings of the cluster.
+    """
     nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir()
@@ -326,6 +329,7 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         "ReturnToService": 2,
         "SlurmdParameters": "config_overrides",  # believe the CPUs below, which the machine lacks
         "KillWait": 5,
+        **more,
     }
     configuration.write_text(
         "".join(f"{name}={value}\n" for name, value in settings.items())

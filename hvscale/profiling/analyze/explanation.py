@@ -28,8 +28,8 @@ from hvscale.profiling.read.profile_file import RECORD, record_bytes
 from hvscale.profiling.read.rank_nodes import node_of_each_rank
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
-# Larger profiles are explained only on request: the table of 4 GiB takes 12 s on two cores, with its
-# explanation 43 s (benchmarks/RESULTS.md, 512 ranks).
+# Larger profiles are explained only on request: the table of 4 GiB takes 12 s on two cores,
+# with its explanation 43 s (benchmarks/RESULTS.md, 512 ranks).
 MAX_EXPLAINED_BYTES = 4 * GIB
 EXPLAINED_NS_PER_CALL = 642
 MAX_REPLAYED_MESSAGES = 500_000  # takes about a second for each cache size
