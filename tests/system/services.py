@@ -295,11 +295,8 @@ def why_no_slurm() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, **more: object) -> Iterator[Path]:
-    """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file.
-
-    `more`: settings of the cluster.
-    """
+def slurm_cluster(folder: Path) -> Iterator[Path]:
+    """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file."""
     nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir()
@@ -329,7 +326,6 @@ def slurm_cluster(folder: Path, **more: object) -> Iterator[Path]:
         "ReturnToService": 2,
         "SlurmdParameters": "config_overrides",  # believe the CPUs below, which the machine lacks
         "KillWait": 5,
-        **more,
     }
     configuration.write_text(
         "".join(f"{name}={value}\n" for name, value in settings.items())
@@ -380,14 +376,18 @@ def kill_slurm_node(node: str, configuration: Path) -> None:
 
     They share its UTS namespace. Its files stay, because the nodes share one file system.
     """
-    daemon = ["slurmd", "-D", "-N", node, "-f", str(configuration)]
     processes = list(psutil.process_iter())
-    (pid,) = (process.pid for process in processes if words_of(process) == daemon)
-    space = uts_namespace(pid)
+    space = uts_namespace(slurm_daemon(node, configuration).pid)
     for process in processes:
         if uts_namespace(process.pid) == space:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def slurm_daemon(node: str, configuration: Path) -> psutil.Process:
+    words = ["slurmd", "-D", "-N", node, "-f", str(configuration)]
+    (found,) = (process for process in psutil.process_iter() if words_of(process) == words)
+    return found
 
 
 def words_of(process: psutil.Process) -> list[str]:

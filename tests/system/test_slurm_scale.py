@@ -1,9 +1,10 @@
 """Slurm jobs with many tasks, arrays of jobs, and a node that fails, on a cluster of four nodes."""
 
 import json
+import os
+import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.shared_memory import FOLDER as SHARED_MEMORY
 from hvscale.profiling.read.profile_file import ProfileFile
-from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 from tests.system import services
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -35,32 +36,30 @@ def cluster(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", str(slurm))
 
 
-@pytest.fixture(scope="module")
-def allreduces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("program") / "allreduces"
-    subprocess.run([Path(sys.executable).parent / "mpicc", "-O2", "-o", program, ALLREDUCES], check=True)
+def compiled(programs: Path, folder: Path) -> Path:
+    """The program ALLREDUCES for the MPI that has its compiler in `programs`."""
+    program = folder / "allreduces"
+    subprocess.run([programs / "mpicc", "-O2", "-o", program, ALLREDUCES], check=True)
     return program
 
 
-def profile_in_allocation(np: int, folder: Path, *command: object) -> "subprocess.Popen[str]":
-    options = ("profile", "-np", np, "--placement", "slurm", "--run", "job", "--json")
-    words = [
-        "salloc",
-        "--quiet",
-        "--nodes=4",
-        f"--ntasks-per-node={np // 4}",
-        PROGRAMS / "hvscale",
-        *options,
-        "--",
-        *command,
-    ]
+def profile_in_allocation(
+    np: int, folder: Path, calls: int, *allocation: str, nodes: int = 4, mpi: str = "openmpi"
+) -> "subprocess.Popen[str]":
+    """Profile the program with np tasks, in an allocation of so many nodes."""
+    programs = MPICH_PREFIX / "bin" if mpi == "mpich" else PROGRAMS
+    salloc = ("salloc", "--quiet", f"--nodes={nodes}", f"--ntasks-per-node={np // nodes}", *allocation)
+    options = ("profile", "-np", np, "--mpi", mpi, "--placement", "slurm", "--run", "job", "--json")
+    words = (*salloc, programs / "hvscale", *options, "--", compiled(programs, folder), calls)
     return subprocess.Popen(
         [str(word) for word in words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_64_tasks_are_recorded_on_four_nodes(allreduces: Path, tmp_path: Path) -> None:
-    stdout, stderr = (job := profile_in_allocation(64, tmp_path, allreduces, CALLS)).communicate(timeout=180)
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
+def test_64_tasks_are_recorded_on_four_nodes(tmp_path: Path, mpi: str) -> None:
+    job = profile_in_allocation(64, tmp_path, CALLS, mpi=mpi)
+    stdout, stderr = job.communicate(timeout=180)
     assert job.returncode == 0, stderr
     (row,) = (row for row in json.loads(stdout)["rows"] if row["operation"] == "allreduce")
     assert (row["calls"], row["bytes"]) == (64 * CALLS, 64 * CALLS * BYTES)
@@ -110,29 +109,79 @@ def shared_memory_of(folder: Path) -> set[Path]:
     return {Path(line.split()[-1]) for line in lines if line.split()[-1].startswith(f"{SHARED_MEMORY}/")}
 
 
-def test_what_was_recorded_before_a_node_failed_can_be_read(
-    hvscale: Run, allreduces: Path, slurm: Path, tmp_path: Path
-) -> None:
-    """The last test of this file: the node does not come back."""
-    job = profile_in_allocation(16, tmp_path, allreduces, FOREVER)
-    files = [tmp_path / f"job/hvprof/rank-{rank:05d}.hvp" for rank in range(16)]
+def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run, tmp_path: Path) -> None:
+    """`kill -9` of hvscale, and the end of its allocation."""
+    local, program = tmp_path / "local", compiled(PROGRAMS, tmp_path)
+    local.mkdir()
+    options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
+    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), str(FOREVER)]
+    job = subprocess.Popen(
+        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *words], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
+    os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
+    job.wait(timeout=60)
+    wait_until(lambda: processes_below(tmp_path) == [])
+    (folder,) = local.iterdir()
+    outside = hvscale("cleanup", "job")
+    (line,) = [line for line in outside.stderr.splitlines() if str(folder) in line]
+    assert f"the profiles of ranks 0-1 stayed on nodes n1, n2 in {folder}: the allocation " in line
+    assert line.endswith("; start this in an allocation of n1,n2")
+    again = subprocess.run(
+        ["salloc", "--quiet", "--nodelist=n1,n2", PROGRAMS / "hvscale", "cleanup", "job"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f"collected profiles {folder} of {tmp_path}/job" in again.stdout.splitlines(), again.stderr
+    assert sorted(path.name for path in (tmp_path / "job/hvprof").iterdir()) == ["rank-00000.hvp", "rank-00001.hvp"]
+    assert list(local.iterdir()) == []
+
+
+def error_of_failed_node(
+    hvscale: Run, job: "subprocess.Popen[str]", folder: Path, np: int, fail: Callable[[], None]
+) -> str:
+    """Call `fail` once all ranks have recorded calls. Return hvscale's line, and check the run."""
+    files = [folder / f"job/hvprof/rank-{rank:05d}.hvp" for rank in range(np)]
     try:
         wait_until(lambda: job.poll() is not None or all(calls_recorded(file) > 10 for file in files))
-        mapped = shared_memory_of(tmp_path)
-        services.kill_slurm_node("n3", slurm)
+        mapped = shared_memory_of(folder)
+        fail()
     finally:
         _, stderr = job.communicate(timeout=180)
     assert job.returncode == 3, stderr
     own = [line for line in stderr.splitlines() if line.startswith("hvscale: ") and "warning" not in line]
     assert len(own) == 1, stderr
-    assert own[0].startswith("hvscale: ranks 8-11 on n3 are lost: Slurm can start nothing there (")
-    record = run_json(tmp_path / "job")
+    record = run_json(folder / "job")
     assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, 8)
     read = hvscale("breakdown", "job", "--json")
     assert read.returncode == 0, read.stderr
     calls = {row["rank"]: row["calls"] for row in json.loads(read.stdout)["rank_rows"]}
-    assert calls.keys() == set(range(16))
+    assert calls.keys() == set(range(np))
     assert min(calls.values()) > 10
-    wait_until(lambda: processes_below(tmp_path) == [])
+    wait_until(lambda: processes_below(folder) == [])
     assert mapped
     assert [path for path in mapped if path.exists()] == []
+    return own[0]
+
+
+def test_what_was_recorded_before_a_node_failed_can_be_read(hvscale: Run, slurm: Path, tmp_path: Path) -> None:
+    """Its node n3 does not come back."""
+    job = profile_in_allocation(16, tmp_path, FOREVER)
+    error = error_of_failed_node(hvscale, job, tmp_path, 16, lambda: services.kill_slurm_node("n3", slurm))
+    assert error.startswith("hvscale: ranks 8-11 on n3 are lost: Slurm can start nothing there (")
+
+
+def test_a_node_that_slurm_itself_gives_up_is_named(hvscale: Run, slurm: Path, tmp_path: Path) -> None:
+    """The last test of this file: n4 loses only its daemon, and Slurm ends the job (NODE_FAIL)."""
+    with slurm.open("a") as stream:
+        stream.write("SlurmdTimeout=5\n")
+    subprocess.run(["scontrol", "reconfigure"], check=True)
+    job = profile_in_allocation(12, tmp_path, FOREVER, "--exclude=n3", nodes=3)
+    error = error_of_failed_node(hvscale, job, tmp_path, 12, lambda: services.slurm_daemon("n4", slurm).kill())
+    assert error.startswith("hvscale: ranks 8-11 on n4 are lost: Slurm reports it as down")
+    ended = subprocess.run(
+        ["scontrol", "show", "job", "--oneliner"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert any("JobState=NODE_FAIL" in line or "Reason=NodeDown" in line for line in ended)

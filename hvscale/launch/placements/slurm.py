@@ -179,24 +179,28 @@ def own_address_towards(address: str) -> str:
 
 
 def lost_nodes(job: str, nodes: list[str]) -> dict[str, str]:
-    """All nodes if the allocation has ended; otherwise those that are down or start nothing.
+    """The nodes that are down; without any, all if the allocation has ended, or those that start
+    nothing.
 
-    Slurm reports a node as down only after its SlurmdTimeout, by default 300 s.
+    Slurm reports a node as down only after its SlurmdTimeout, by default 300 s, and then ends the
+    allocation, unless it was made with --no-kill.
     """
     jobs = ["squeue", "--noheader", "--job", job, "--format", "%T"]
-    states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%n %T"]
+    states = ["sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%N %T"]
     job_state, node_states = programs.run_all([jobs, states], STATE_SECONDS)
     if job_state is None or node_states is None:
         return {}  # Slurm does not answer: no loss is known
-    if job_state.stdout.strip() not in ("RUNNING", "CONFIGURING"):
-        state = job_state.stdout.strip().lower() or "gone"
-        return dict.fromkeys(nodes, f"the allocation {job} is {state}")
+    state = job_state.stdout.strip().lower() or "gone"
+    has_ended = state not in ("running", "configuring")
     seen = dict(line.split()[:2] for line in node_states.stdout.splitlines() if len(line.split()) > 1)
+    # An asterisk: the node does not answer.
     down = {
-        name: f"Slurm reports it as {state}"
-        for name, state in seen.items()
-        if state.startswith("down") and name in nodes
+        name: f"Slurm reports it as {seen[name]}" + (f", and the allocation {job} is {state}" if has_ended else "")
+        for name in nodes
+        if seen.get(name, "").startswith("down") or (has_ended and seen.get(name, "").endswith("*"))
     }
+    if has_ended:
+        return down or dict.fromkeys(nodes, f"the allocation {job} is {state}")
     return down or nodes_without_answer(job, nodes)
 
 
