@@ -125,6 +125,7 @@ def kept_in(run: Path) -> Path:
     return Path(run_json(run)["rank_environment"]["HVPROF_DIRECTORY"])
 
 
+@pytest.mark.usefixtures("cleanup_alone")
 @pytest.mark.parametrize("place", ["host", "netns"])
 def test_cleanup_collects_what_a_killed_hvscale_left(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, local: Path, place: str, request: Any
@@ -156,6 +157,7 @@ def test_cleanup_collects_what_a_killed_hvscale_left(
     assert str(folder) not in hvscale("cleanup", "job").stdout
 
 
+@pytest.mark.usefixtures("cleanup_alone")
 def test_a_node_that_cannot_be_reached_is_named_until_it_is_back(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, local: Path, ssh: SshHosts
 ) -> None:
@@ -176,7 +178,8 @@ def test_a_node_that_cannot_be_reached_is_named_until_it_is_back(
     assert list(local.iterdir()) == []
 
 
-def test_cleanup_collects_from_containers_before_it_removes_them(
+@pytest.mark.usefixtures("cleanup_alone")
+def test_cleanup_collects_from_docker_containers_before_it_removes_them(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, docker_host: str
 ) -> None:
     """Each container has a temporary folder of its own."""

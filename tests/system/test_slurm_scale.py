@@ -109,6 +109,7 @@ def shared_memory_of(folder: Path) -> set[Path]:
     return {Path(line.split()[-1]) for line in lines if line.split()[-1].startswith(f"{SHARED_MEMORY}/")}
 
 
+@pytest.mark.usefixtures("cleanup_alone")
 def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run, tmp_path: Path) -> None:
     """`kill -9` of hvscale, and the end of its allocation."""
     local, program = tmp_path / "local", compiled(PROGRAMS, tmp_path)
