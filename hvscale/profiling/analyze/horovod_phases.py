@@ -3,7 +3,7 @@ how well Horovod fuses tensors.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -27,14 +27,14 @@ class OperationPhases(BaseModel):
     """
 
     operation: str
-    messages: int = 0
-    tensors: int = 0
-    negotiation_seconds: float = 0.0
-    queueing_seconds: float = 0.0
-    copy_in_seconds: float = 0.0
-    communication_seconds: float = 0.0
-    copy_out_seconds: float = 0.0
-    other_seconds: float = 0.0
+    messages: int
+    tensors: int
+    negotiation_seconds: float
+    queueing_seconds: float
+    copy_in_seconds: float
+    communication_seconds: float
+    copy_out_seconds: float
+    other_seconds: float
 
 
 class TensorsBin(BaseModel):
@@ -75,22 +75,27 @@ class HorovodPhases(BaseModel):
 
 def horovod_phases(messages: Iterable[HorovodMessages], record: RunRecord) -> HorovodPhases | None:
     """The phases of the messages in a timeline, given piece by piece; None without messages."""
-    sums: dict[str, OperationPhases] = {}
+    counts: defaultdict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))  # messages, tensors
+    seconds: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(len(PHASES)))
     fusion = _FusionCounts()
     for piece in messages:
         fusion.add(piece)
         for code in np.unique(piece.operation).tolist():
             chosen = piece.operation == code
-            name = piece.operations[code]
-            row = sums.setdefault(name, OperationPhases(operation=name))
-            row.messages += int(chosen.sum())
-            row.tensors += int(piece.tensors[chosen].sum())
-            seconds = piece.phases_ns[chosen].sum(axis=0, dtype=np.float64) / 1e9
-            for phase, spent in zip(PHASES, seconds.tolist(), strict=True):
-                setattr(row, f"{phase}_seconds", getattr(row, f"{phase}_seconds") + spent)
-    if not sums:
+            counts[piece.operations[code]] += (chosen.sum(), piece.tensors[chosen].sum())
+            seconds[piece.operations[code]] += piece.phases_ns[chosen].sum(axis=0, dtype=np.float64) / 1e9
+    if not counts:
         return None
-    rows = sorted(sums.values(), key=lambda row: -row.communication_seconds)
+    rows = [
+        OperationPhases(
+            operation=name,
+            messages=int(counts[name][0]),
+            tensors=int(counts[name][1]),
+            **{f"{phase}_seconds": spent for phase, spent in zip(PHASES, seconds[name].tolist(), strict=True)},
+        )
+        for name in counts
+    ]
+    rows.sort(key=lambda row: -row.communication_seconds)
     return HorovodPhases(rank=0, operations=rows, fusion=fusion.result(fusion_threshold(record)))
 
 
