@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from hvscale.comm_tuning.autotune.memory import RememberedSettings
 from hvscale.core.units import human_bytes
 
-LIST_COLUMNS = ["name", "saved", "np", "gradients", "library", "link", "gain", "settings"]
+LIST_COLUMNS = ["name", "np", "gradients", "library", "gain", "settings"]
 
 
 def list_rows(entries: Sequence[RememberedSettings]) -> list[list[str]]:
     return [
         [
             entry.name,
-            f"{entry.saved_at:%Y-%m-%d %H:%M}",
             str(entry.fingerprint.np),
             human_bytes(entry.fingerprint.gradient_bytes),
             entry.fingerprint.library,
-            entry.fingerprint.link or "-",
             gain_words(entry),
             settings_words(entry),
         ]
