@@ -35,26 +35,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Without cached bytecode every rank takes twice as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Services that a machine has once: one worker runs all tests of each, so that it starts once. The
-# name of such a test, its file or parameters contains the service: the scheduler knows only names.
-SERVICES = {"docker": "docker_host", "slurm": "slurm"}
-# These files change networks, containers and jobs of the whole machine: one runs at a time.
-EXCLUSIVE_FILES = {
-    f"tests/system/test_{name}.py"
-    for name in (
-        "compare_placements",
-        "doctor",
-        "placements",
-        "podman",
-        "record_dir",
-        "shared_memory",
-        "slurm",
-        "slurm_scale",
-        "ssh_hosts",
-        "tune_places",
-        "written_tables",
-    )
-}
+# Services that a machine has once: one worker runs all tests of each, so that it starts once, and
+# Podman's containers do not start and end beside Docker's. The name of such a test, its file or
+# parameters contains one of these words: the scheduler knows only names.
+SERVICES = {"docker": "docker", "podman": "docker", "slurm": "slurm"}
+SERVICE_OF_FIXTURE = {"docker_host": "docker", "podman_host": "docker", "slurm": "slurm"}
 
 # Tests outside tests/system that start ranks or compile C: `make check` skips them.
 RANKS_FIXTURES = {"any_mpi", "mpi_abi", "mpi_with_large_counts", "mpich", "open_mpi", "two_ranks"}
@@ -90,7 +75,7 @@ class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
 
 def group(nodeid: str) -> str:
     """Return the service that a system test names, otherwise its file."""
-    named = [service for service in SERVICES if service in nodeid and nodeid.startswith("tests/system/")]
+    named = [service for word, service in SERVICES.items() if word in nodeid and nodeid.startswith("tests/system/")]
     return named[0] if named else nodeid.partition("::")[0]
 
 
@@ -99,15 +84,16 @@ def check_group(item: pytest.Item) -> None:
     # `place` and `placement` start a service for some of their parameters, such as docker:rank.
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     places = [str(parameters.get(name)) for name in ("place", "placement")]
-    for service, fixture in SERVICES.items():
-        used = fixture in getattr(item, "fixturenames", ()) or any(place.startswith(f"{service}:") for place in places)
-        if used and group(item.nodeid) != service:
-            raise pytest.UsageError(f"{item.nodeid} uses {fixture}: put {service} in its name")
+    used = {SERVICE_OF_FIXTURE.get(fixture) for fixture in getattr(item, "fixturenames", ())}
+    used |= {SERVICES.get(place.partition(":")[0]) for place in places}
+    for service in sorted(filter(None, used)):
+        if group(item.nodeid) != service:
+            raise pytest.UsageError(f"{item.nodeid} uses {service}: put the word {service} in its name")
 
 
 def start_order(item: pytest.Item) -> int:
     """Return the place of a test's group: the longest first, so that no worker idles at the end."""
-    if group(item.nodeid) in SERVICES:
+    if group(item.nodeid) in SERVICES.values():
         return 0
     if item.nodeid.startswith("tests/system/"):
         return 1
