@@ -10,7 +10,7 @@ install = $(PYTHON) setup/install.py --mpi $(1) $(if $(TORCH),--torch $(TORCH))
 demo test check check-gpu lint docs: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-docs setup-mpich demo check check-gpu test lint docs clean
+.PHONY: help setup setup-dev setup-docs setup-mpich bundle demo check check-gpu test lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -27,6 +27,9 @@ setup-mpich:
 
 setup-docs:
 	@$(call install,openmpi) --docs
+
+bundle: ## write one archive that installs without a network; TORCH=site BUNDLE_PYTHON=3.12
+	@$(PYTHON) setup/bundle.py $(if $(TORCH),--torch "$(TORCH)") $(if $(BUNDLE_PYTHON),--python "$(BUNDLE_PYTHON)")
 
 demo: setup ## train, profile and report in about a minute
 	@.venv/bin/hvscale demo

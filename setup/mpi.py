@@ -80,7 +80,7 @@ ctypes.CDLL(sys.argv[1]).MPI_Get_library_version(text, ctypes.byref(length))
 print(text.value.decode(errors="replace"))
 """
 HOW_TO_NAME_ONE = (
-    "load your site's MPI module, or name the folder with bin/mpicxx: make setup MPI=/path/to/mpi "
+    "load your site's MPI module, or name the folder with bin/mpicxx: make setup MPI=/path/to/mpi, in a bundle --mpi "
     "(Debian, Ubuntu: apt install libopenmpi-dev openmpi-bin, then MPI=site)"
 )
 

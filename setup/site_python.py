@@ -51,7 +51,16 @@ HEADER = Path("include", "ATen", "ATen.h")
 # PyTorch's headers end the compilation with this text under an older standard.
 NEEDED_STANDARD = re.compile(r"C\+\+(\d\d) or later compatible compiler is required")
 LATEST_STANDARD = 20
-LEAVE_OUT = "leave out TORCH=site to install the locked release"
+# A bundle's installer has a copy of this file; it takes the site's PyTorch alone.
+IN_BUNDLE = (PYPROJECT.parent.parent / "bundle.json").exists()
+OTHER_PYTHON = (
+    "PYTHON=/path/to/python ./install.sh PREFIX" if IN_BUNDLE else "make setup TORCH=site PYTHON=/path/to/python"
+)
+LEAVE_OUT = (
+    "use a virtual environment with PyTorch's own wheel"
+    if IN_BUNDLE
+    else "leave out TORCH=site to install the locked release"
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ def ask_site_python(program: Path = Path(sys.executable)) -> SitePython:
     if release(found["version"]) < minimum:
         raise SetUpError(
             f"{folder} is PyTorch {found['version']}; hvscale needs {text(minimum)} or later: load a newer module, give another "
-            f"interpreter (make setup TORCH=site PYTHON=/path/to/python), or {LEAVE_OUT}"
+            f"interpreter ({OTHER_PYTHON}), or {LEAVE_OUT}"
         )
     torch = SiteTorch(found["version"], found["cuda"], found["cxx11_abi"], folder, needed_standard(folder))
     versions = {
@@ -127,7 +136,7 @@ def no_torch(program: Path, answer: dict[str, Any]) -> SetUpError:
     if answer["missing"]:
         return SetUpError(
             f"{program} has no PyTorch: load the module that has it, give its interpreter "
-            f"(make setup TORCH=site PYTHON=/path/to/python), or {LEAVE_OUT}"
+            f"({OTHER_PYTHON}), or {LEAVE_OUT}"
         )
     return SetUpError(
         f"{program} cannot import its PyTorch ({answer['problem'][:200]}): load the modules that it needs, or {LEAVE_OUT}"
