@@ -70,7 +70,8 @@ def connection() -> Iterator[Any]:
 
 def is_rootless(client: Any) -> bool:
     """Whether a user runs the daemon, who is root in its containers."""
-    return "name=rootless" in (client.info().get("SecurityOptions") or [])
+    info = client.info()
+    return bool(info.get("Rootless")) or "name=rootless" in (info.get("SecurityOptions") or [])  # Podman, Docker
 
 
 def answers(client: Any) -> bool:

@@ -84,6 +84,8 @@ class Flavour(ABC):
     """
     allreduce_algorithm: ClassVar[str | None] = None
     """That of all its all-reduces, None if it chooses one by the message's size."""
+    root_variables: ClassVar[Mapping[str, str]] = {}
+    """Variables without which its programs refuse to run as root, often a container's only user."""
     horovod_controller: ClassVar[str] = "mpi"
     """Its name for Horovod's option --controller."""
     supports_horovodrun: ClassVar[bool] = False

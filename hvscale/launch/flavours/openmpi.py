@@ -30,7 +30,11 @@ NOT_A_TRANSPORT = ("monitoring", "v")
 # With --map-by, its launcher applies no word of a binding policy except --bind-to.
 BINDING = "PRTE_MCA_hwloc_default_binding_policy"
 # Both releases refuse root unless both are set; a container's only user is often root.
-ROOT_ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ROOT_ALLOWED = {
+    f"{name}_ALLOW_RUN_AS_ROOT{confirm}": "1"
+    for name in ("OMPI", "PRTE")  # mpirun, and Open MPI 5's daemons
+    for confirm in ("", "_CONFIRM")
+}
 
 
 PREFIX = "OMPI_MCA_"
@@ -92,6 +96,7 @@ class OpenMPI(Flavour):
     variable_prefixes = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
     binding_variable = BINDING
     layers = frozenset({"ucx"})
+    root_variables: ClassVar = ROOT_ALLOWED
     report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
     transport_pattern = re.compile(r"select: component (\w+) selected")
     # Open MPI 5's mpirun sometimes cannot listen for its ranks; a retry works.
@@ -179,7 +184,11 @@ class OpenMPI(Flavour):
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        environment = {**defaults(job, library), **job.environment, **(ROOT_ALLOWED if os.geteuid() == 0 else {})}
+        environment = {
+            **defaults(job, library),
+            **job.environment,
+            **(self.root_variables if os.geteuid() == 0 else {}),
+        }
         words = arguments(job, rank_program, library)
         yield [
             start_launcher(

@@ -15,6 +15,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.core.numbers import MOST_BYTES
 from hvscale.core.run_folder import RunRecord
+from hvscale.launch import flavours
 from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.containers import engine, networks
 from hvscale.launch.containers.image import DEFAULT_IMAGE, require_image
@@ -150,6 +151,7 @@ def running_containers(
     import docker
 
     options, label = request.options, request.label
+    is_rootless = engine.is_rootless(client)
     devices = container_gpus(options, slots)
     modes = volumes(request.command, request.environment, request.library.launcher, request.run, options.mount or ())
     common = {
@@ -162,7 +164,8 @@ def running_containers(
         "working_dir": str(Path.cwd()),
         "volumes": {folder: {"bind": folder, "mode": mode} for folder, mode in modes.items()},
         # Root in a rootless daemon's containers is this user outside.
-        "user": "0:0" if engine.is_rootless(client) else f"{os.getuid()}:{os.getgid()}",
+        "user": "0:0" if is_rootless else f"{os.getuid()}:{os.getgid()}",
+        "environment": dict(flavours.FLAVOURS.get(request.library.flavour).root_variables) if is_rootless else {},
         "shm_size": shm_bytes(options.shm_size or DEFAULT_SHM_SIZE),
         "cap_add": ["SYS_PTRACE"] if options.cma else [],
     }
