@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.setup.copies import CLONE, copy_clone, link_tools, replace_tool, run_setup, setup_environment
+from tests.setup.copies import (
+    CLONE,
+    copy_clone,
+    link_private_uv,
+    link_tools,
+    replace_tool,
+    run_setup,
+    setup_environment,
+)
 
 SITE_PYTHON = os.environ.get("HVSCALE_TEST_SITE_PYTHON")
 TORCH = """
@@ -272,24 +280,16 @@ def find_uv() -> str:
     return run_setup_code(code)
 
 
-def test_a_failed_build_leaves_no_environment(copy: Path, cache: Path, tmp_path: Path) -> None:
-    """The site is this clone's PyTorch; the compiler passes the checks and then fails."""
-    tools = link_tools(tmp_path / "bin")
-    compiler = shutil.which("c++")
-    pass_checks = f'for word; do case $word in --version|-fsyntax-only) exec {compiler} "$@";; esac; done'
-    replace_tool(tools / "c++", f"{pass_checks}\necho compiler refuses >&2\nexit 1")
-    cache.mkdir()
-    (cache / Path(find_uv()).parents[1].name).symlink_to(Path(find_uv()).parents[1])
-    packages = next((CLONE / ".venv").glob("lib/python3*/site-packages"))
-    python = Path(sys.base_prefix, "bin", "python3")
-    environment = setup_environment(cache, PATH=str(tools), PYTHONPATH=str(packages))
-    done = run_site_setup(copy, python, environment)
+def test_a_failed_installation_leaves_no_environment(copy: Path, cache: Path, tmp_path: Path) -> None:
+    """The network ends after the environment was created."""
+    link_private_uv(cache)
+    unreachable = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "UV_HTTP_RETRIES": "0"}
+    environment = setup_environment(cache, UV_CACHE_DIR=str(tmp_path / "empty"), **unreachable)
+    done = run_site_setup(copy, make_site(tmp_path / "site"), environment)
     assert done.returncode == 2, done.stderr
-    (log,) = cache.glob("horovod/logs/*.log")
-    assert str(log) in done.stderr.splitlines()[-1]
-    assert "compiler refuses" in log.read_text()
+    assert "no network" in done.stderr.splitlines()[-1]
     assert not (copy / ".venv").exists()
-    assert sorted(path.name for path in (cache / "horovod").iterdir()) == [".lock", "logs"]
+    assert not (cache / "horovod").exists()
 
 
 def test_make_passes_the_sites_options(copy: Path, cache: Path, tmp_path: Path) -> None:
