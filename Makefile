@@ -7,10 +7,10 @@ TORCH =
 install = $(PYTHON) setup/install.py --mpi $(1) $(if $(TORCH),--torch $(TORCH))
 
 # These always run in .venv.
-demo test check check-gpu lint docs: override MPI = openmpi
+demo test check check-gpu faults lint docs: override MPI = openmpi
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-docs setup-mpich bundle demo check check-gpu test lint docs clean
+.PHONY: help setup setup-dev setup-docs setup-mpich bundle demo check check-gpu test faults lint docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -42,6 +42,11 @@ check-gpu: setup ## check everything that needs a GPU, in at most 20 minutes
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest --numprocesses 3 --durations 30 --durations-min 10
+
+# FAULTS: options of benchmarks/faults.py; the folder keeps the results, and the next call resumes.
+FAULTS = --minutes 60
+faults: setup-dev ## kill, stop and damage runs at random, about an hour
+	@.venv/bin/python benchmarks/faults.py --folder faults-campaign $(FAULTS)
 
 lint: setup-dev ## check style and types
 	@.venv/bin/ruff check
