@@ -14,6 +14,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tests.system, which starts services
 
+STOPPED = 130  # 128 + SIGINT
+
 
 def main() -> int:
     from fault_classes import FAULTS
@@ -64,6 +66,9 @@ def main() -> int:
     except RequestError as error:
         print(f"faults: {error}", file=sys.stderr)
         return error.exit_status
+    except KeyboardInterrupt:
+        print("faults: stopped by Ctrl-C; the same command with --folder resumes", file=sys.stderr)
+        return STOPPED
 
 
 if __name__ == "__main__":

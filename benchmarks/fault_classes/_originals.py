@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 from fault_classes._try import ROOT
 from tests.conftest import PROGRAMS
 
@@ -117,7 +119,9 @@ class Originals:
         return path
 
     def _make(self, name: str) -> None:
-        if name in FILES:
+        if name == "images":
+            write_images(self.folder / name)
+        elif name in FILES:
             (self.folder / name).write_text(FILES[name])
         elif name in PROGRAM_SOURCES:
             mpicc = [str(PROGRAMS / "mpicc"), "-O1", "-pthread", "-o", str(self.folder / name)]
@@ -151,6 +155,14 @@ class Originals:
         if not (self.folder / name).exists():
             self._make(name)
         return self.folder / name
+
+
+def write_images(folder: Path) -> None:
+    """Write ten images of five classes, to evaluate on."""
+    for number in range(10):
+        kind = folder / "val" / "abcde"[number % 5]
+        kind.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (20 * number, 255 - 10 * number, number)).save(kind / f"{number}.png")
 
 
 def put_programs(folder: Path, original: Callable[[str], Path]) -> None:

@@ -38,6 +38,8 @@ def attempt(one: Try, study: str) -> None:
             running.kill()
             running.end()
         one.check_no_processes()
+        if study == "benched" and (one.folder / study).exists():  # a bench is not resumed
+            (one.folder / study).rename(one.folder / "killed")
         again = one.run(*WORDS[study], statuses=(EXIT_DONE,), forked=False)
     check_document(one, study, again)
 

@@ -7,7 +7,7 @@ import psutil
 from fault_classes import FAULTS, FaultClass
 from fault_classes._originals import LARGE_STEPS, STEPS, TRAIN_LARGE, TRAIN_SMALL, put_programs
 from fault_classes._try import Try, has_lines, ranks_of, wait_for
-from fault_classes.mutated_training import check_training
+from fault_classes.mutated_training import check_training, same_model
 from hvscale.core.errors import EXIT_DONE, EXIT_RANK_FAILED
 
 TWO_RANKS = ("launch", "-np", 2, "--run")
@@ -61,15 +61,7 @@ def kill_rank(one: Try) -> None:
         return
     one.run(*TWO_RANKS, "second", "--", *train, statuses=(EXIT_DONE,), forked=False)
     one.run(*TWO_RANKS, "whole", "--", "hvscale", *TRAIN_SMALL, statuses=(EXIT_DONE,), forked=False)
-    check_training_of_two(one)
-
-
-def check_training_of_two(one: Try) -> None:
-    import torch
-
-    models = [torch.load(one.folder / name / "model.pt", weights_only=True) for name in ("second", "whole")]
-    same = all(torch.equal(models[0][key], models[1][key]) for key in models[1])
-    one.require(same, "the model of the resumed training of two ranks differs")
+    same_model(one, one.folder / "second", one.folder / "whole")
 
 
 FAULTS.register("killed-training", FaultClass(kill_single, tries=90, sample=3))

@@ -12,6 +12,8 @@ from hvscale.core.errors import EXIT_DONE
 
 STUDIES = {"scaled": SCALE, "benched": BENCH, "tuned": TUNE, "collectives": COLLECTIVES}
 FILES = ("*.json", "*.json", "*.jsonl", "*/run.json", "*/*.jsonl", "*/*-request.json", "*/steps.jsonl", "*.toml")
+# A bench is not resumed; predict reads its document.
+PREDICT = ("predict", "job", "--from-table", "benched/bench.json", "--np", 4, "--run", "predicted")
 TABLES = {"tuned": ("--settings", "settings.toml"), "collectives": ("--collectives", "collectives.toml")}
 
 
@@ -27,8 +29,10 @@ def resumed(one: Try, study: str) -> None:
         for where in (".", study):
             one.run("runs", where, "--json", statuses=(EXIT_DONE,)).document()
         return
-    words = [*STUDIES[study]]
+    words = [*(STUDIES[study] if study != "benched" else PREDICT)]
     words.insert(words.index("--run"), "--json")
+    if study == "benched":
+        one.copy("job")
     answer = one.run(*words, forked=False)
     one.require(answer.status == EXIT_DONE or damage != "nothing", f"failed without a fault: {answer.stderr}")
     if answer.status == EXIT_DONE:

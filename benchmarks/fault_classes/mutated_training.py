@@ -12,7 +12,7 @@ from hvscale.core.errors import EXIT_DONE, EXIT_WRONG_REQUEST
 
 # Checkpoints of the last steps; without the newest, training makes the steps after it again.
 PATTERNS = ("checkpoints/*.ckpt", "checkpoints/*.ckpt", "steps.jsonl", "run.json", "model.pt", "result.json")
-EVAL = ("eval", "trained", "--data", "synthetic", "--image-size", 8, "--threads", 1, "--json")
+EVAL = ("eval", "trained", "--data", "images", "--image-size", 8, "--threads", 1, "--json")
 
 
 def losses(run: Path) -> list[tuple[Any, ...]]:
@@ -23,12 +23,18 @@ def losses(run: Path) -> list[tuple[Any, ...]]:
 
 def check_training(one: Try, run: Path, whole: Path, name: str = "small") -> None:
     """Raises LostError unless a run has the losses and the model of an uninterrupted one."""
+    one.require(losses(run) == losses(whole), f"the losses of the resumed {name} training differ")
+    same_model(one, run, whole)
+
+
+def same_model(one: Try, run: Path, whole: Path) -> None:
+    """Raises LostError if the models of two runs differ; a run may have none."""
     import torch
 
-    one.require(losses(run) == losses(whole), f"the losses of the resumed {name} training differ")
-    ours, theirs = (torch.load(folder / "model.pt", weights_only=True) for folder in (run, whole))
-    same = ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
-    one.require(same, f"the model of the resumed {name} training differs")
+    if (run / "model.pt").is_file():
+        ours, theirs = (torch.load(folder / "model.pt", weights_only=True) for folder in (run, whole))
+        same = ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+        one.require(same, f"the model of {run.name} differs from that of the uninterrupted training")
 
 
 def attempt(one: Try) -> None:
@@ -50,6 +56,7 @@ def attempt(one: Try) -> None:
                 json.loads((run / "steps.jsonl").read_text().splitlines()[-1])["step"] == STEPS, "steps are missing"
             )
     elif action == "evaluate":
+        one.copy("images")
         check_evaluation(one, one.run(*EVAL), damage)
     elif action == "watch":
         answer = one.run("watch", "trained", "--once", "--interval", 0.1)
@@ -63,6 +70,7 @@ def check_evaluation(one: Try, answer: Answer, damage: str) -> None:
     one.require(damage != "nothing" or answer.status == EXIT_DONE, f"failed without a fault: {answer.stderr}")
     if answer.status == EXIT_DONE:
         answer.document()
+        same_model(one, one.folder / "trained", one.original("trained"))
     else:
         one.require(answer.status == EXIT_WRONG_REQUEST, f"exit status {answer.status}")
 

@@ -1,6 +1,8 @@
 """Loads a weights file into a model; every tensor must fit."""
 
+import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +47,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
         raise RequestError(f"cannot read the weights {file}: {error.strerror}") from error
     with stream:
         try:
+            check_sums(stream)
             content = torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load has no single exception type for damaged files
             raise RequestError(f"{file} is damaged or not a weights file (a state dict saved by torch.save)") from error
@@ -52,6 +55,20 @@ def read_state(file: Path) -> dict[str, Tensor]:
         raise RequestError(f"{file} holds no state dict (tensors by name)")
     # DataParallel and DistributedDataParallel add this prefix to every name.
     return {name.removeprefix("module."): value for name, value in content.items()}
+
+
+def check_sums(stream: BinaryIO) -> None:
+    """Check the CRC-32 of each part of a zip archive, which is torch.save's format.
+
+    torch.load does not check them. Raises BadZipFile if one is wrong.
+    """
+    if not zipfile.is_zipfile(stream):  # the format of torch.save before 1.6
+        stream.seek(0)
+        return
+    with zipfile.ZipFile(stream) as archive:
+        if damaged := archive.testzip():
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
+    stream.seek(0)
 
 
 def _difference(key: str, own: dict[str, Tensor], found: dict[str, Tensor]) -> str:

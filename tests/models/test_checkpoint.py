@@ -72,6 +72,25 @@ def test_truncated_file(tmp_path: Path) -> None:
         models.load(small(), file)
 
 
+def test_a_flipped_bit_in_a_tensor(tmp_path: Path) -> None:
+    """torch.load does not check the archive's checksums."""
+    source = small()
+    file = saved(source, tmp_path)
+    content = bytearray(file.read_bytes())
+    content[content.index(source.state_dict()["tail.1.weight"].numpy().tobytes()) + 9] ^= 1
+    file.write_bytes(content)
+    assert not torch.equal(torch.load(file)["tail.1.weight"], source.state_dict()["tail.1.weight"])
+    with pytest.raises(RequestError, match="is damaged or not a weights file"):
+        models.load(small(), file)
+
+
+def test_a_file_in_the_format_before_zip_archives(tmp_path: Path) -> None:
+    source, target, file = small(), small(), tmp_path / "model.pt"
+    torch.save(source.state_dict(), file, _use_new_zipfile_serialization=False)
+    assert models.load(target, file) == []
+    assert equal(source, target)
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100])
 def test_file_of_another_format(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "model.pt"
