@@ -76,6 +76,8 @@ class Campaign:
             lost = str(error)
         except Exception:  # a fault of the try itself counts too, until it is understood
             lost = traceback.format_exc()
+        finally:
+            one.kill_processes()
         if not lost:
             shutil.rmtree(folder, ignore_errors=True)
         return Result(

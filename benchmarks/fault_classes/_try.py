@@ -209,12 +209,16 @@ class Try:
         deadline = time.monotonic() + END_SECONDS * self.patience
         while left := processes_below(self.folder):
             if time.monotonic() > deadline:
-                names = [f"{process.pid} {process.name()}" for process in left]
-                for process in left:
-                    with suppress(psutil.Error):
-                        process.kill()
+                names = [str(process.pid) for process in left]
+                self.kill_processes()
                 raise LostError(f"processes were left: {', '.join(names)}")
             time.sleep(0.1)
+
+    def kill_processes(self) -> None:
+        """Kill what is left of the try's runs."""
+        for process in processes_below(self.folder):
+            with suppress(psutil.Error):
+                process.kill()
 
     @contextmanager
     def cleaned(self) -> Iterator[None]:
