@@ -5,8 +5,8 @@ from fault_classes._originals import TRAIN, put_programs
 from fault_classes._try import Try
 from hvscale.core.errors import EXIT_RANK_FAILED
 
-# Rank 1 does something else than rank 0, which waits for it. It does not call MPI_Finalize: there it
-# would wait for rank 0, under any launcher.
+# Rank 1 does something else than rank 0, which waits for it. It does not call MPI_Finalize, because
+# it would wait there for rank 0, under any launcher.
 PROGRAM = """
 import os, sys, time
 import numpy as np
