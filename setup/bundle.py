@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bundle_format import PAYLOAD, REQUIREMENTS, SCHEMA, WHEELS, Manifest, files_below, sha256, write_sums
+from bundle_format import PAYLOAD, PHOTOS, REQUIREMENTS, SCHEMA, WHEELS, Manifest, files_below, sha256, write_sums
 from logged_run import InterruptedBySignal, SetUpError, run_logged, say
 from mpi import CHOICES
 from packages import read_locked_package, registry_variables
@@ -35,10 +35,14 @@ PYTHON = re.compile(r"3\.\d{1,2}")
 # photos of the demo are not among them.
 LEFT_OUT = re.compile(
     r"(^|/)tests/"
-    r"|^cmake/data/(bin/(ccmake|cpack|ctest)$|doc/|share/(bash-completion|emacs|vim)/)"
+    r"|^cmake/data/(bin/(ccmake|cpack|ctest)$|doc/|share/(bash-completion|emacs|vim|cmake-[^/]*/Help)/)"
+    r"|^PIL/_avif\.|^pillow\.libs/libavif-"
     r"|^plotly/labextension/|^plotly/package_data/widgetbundle\.js$|^plotly-[^/]*\.data/data/share/jupyter/"
     r"|^skimage/data/(?!astronaut|chelsea|coffee|motorcycle_left|rocket)[^/]*\.(gif|jpe?g|np[yz]|png|tiff?)$"
 )
+# Of scikit-learn the demo needs two photos alone.
+PHOTO_PACKAGE, PHOTO_MODULE = "scikit-learn", "sklearn"
+PHOTO_FILES = ("sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,6 +97,7 @@ def make_bundle(python: str, level: int) -> Path:
         payload = work / "payload"
         tools = Tools(work, cache_folder() / "bundle.log")
         tools.download(payload / WHEELS, python)
+        tools.extract_photos(payload / PHOTOS / PHOTO_MODULE, python)
         tools.pack_source(payload / WHEELS)
         store_uncompressed(payload / WHEELS)
         manifest = describe(payload, python)
@@ -134,17 +139,36 @@ class Tools:
         groups = ["--extra", "photos"]
         for group in ("horovod", "horovod-build", "bundle", MPI.package):
             groups += ["--group", group]
-        self.export(requirements, *groups, "--prune", "torch", "--prune", "torchvision")
+        for package in ("torch", "torchvision", PHOTO_PACKAGE):
+            groups += ["--prune", package]
+        self.export(requirements, *groups)
         selected = self.work / "selected.txt"
         select = [str(self.python), str(FILES / "select_packages.py"), str(requirements), str(selected), python]
         self.run("choosing the packages", select)
-        pip = [str(self.python), "-m", "pip", "download", "--no-deps", "--require-hashes", "--dest", str(wheels)]
-        target = ["--only-binary", ":all:", *target_options(python)]
-        self.run("downloading the wheels (140 MB)", [*pip, *target, "--requirement", str(selected)])
-        source = self.work / "horovod.txt"
-        source.write_text(read_locked_package(CLONE / "uv.lock", "horovod").requirement + "\n")
+        as_wheels = ["--only-binary", ":all:", *target_options(python)]
+        self.run_download("downloading the wheels (130 MB)", selected, wheels, as_wheels)
         from_source = ["--no-binary", ":all:", "--no-build-isolation"]
-        self.run("downloading Horovod's source", [*pip, *from_source, "--requirement", str(source)])
+        self.run_download("downloading Horovod's source", self.locked("horovod"), wheels, from_source)
+
+    def extract_photos(self, folder: Path, python: str) -> None:
+        """Download the package with the demo's photos, and keep the photos."""
+        wheels = self.work / "photos"
+        as_wheels = ["--only-binary", ":all:", *target_options(python)]
+        self.run_download("downloading the demo's photos", self.locked(PHOTO_PACKAGE), wheels, as_wheels)
+        folder.mkdir(parents=True)
+        with zipfile.ZipFile(next(wheels.glob("*.whl"))) as packed:
+            for name in PHOTO_FILES:
+                (folder / Path(name).name).write_bytes(packed.read(name))
+
+    def locked(self, package: str) -> Path:
+        """Write the requirements file of one locked package."""
+        requirements = self.work / f"{package}.txt"
+        requirements.write_text(read_locked_package(CLONE / "uv.lock", package).requirement + "\n")
+        return requirements
+
+    def run_download(self, task: str, requirements: Path, folder: Path, selection: Sequence[str]) -> None:
+        pip = [str(self.python), "-m", "pip", "download", "--no-deps", "--require-hashes", "--dest", str(folder)]
+        self.run(task, [*pip, *selection, "--requirement", str(requirements)])
 
     def pack_source(self, folder: Path) -> None:
         """Make the source archive of this clone."""

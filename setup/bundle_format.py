@@ -3,7 +3,7 @@
 install.sh, PYTHON_VERSION, README.txt     for people and the shell
 Containerfile, hvscale.def                 for rootless Podman and Apptainer
 installer/                                 setup/, pyproject.toml and uv.lock, as in a clone
-payload.tar.xz                             wheels/*, stored without compression inside
+payload.tar.xz                             wheels/*, stored without compression inside, and photos/
 bundle.json                                for which machine, and what is in it
 SHA256SUMS                                 of every other file, and of every file of the payload
 """
@@ -20,6 +20,7 @@ PAYLOAD = "payload.tar.xz"
 PAYLOAD_FOLDER = "payload"
 REQUIREMENTS = "requirements.txt"
 WHEELS = "wheels"
+PHOTOS = "photos"  # of the demo, by the package that they come from
 SCHEMA = "hvscale/bundle/1"
 BLOCK = 1 << 20
 

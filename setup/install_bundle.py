@@ -14,7 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from build_record import CHOOSING_VARIABLES, write_record
-from bundle_format import MANIFEST, PAYLOAD, PAYLOAD_FOLDER, REQUIREMENTS, WHEELS, Manifest, differing, read_sums
+from bundle_format import (
+    MANIFEST,
+    PAYLOAD,
+    PAYLOAD_FOLDER,
+    PHOTOS,
+    REQUIREMENTS,
+    WHEELS,
+    Manifest,
+    differing,
+    read_sums,
+)
 from cuda import choose_cuda
 from horovod_recipe import Recipe, choose_recipe, digest
 from logged_run import InterruptedBySignal, SetUpError, run_logged, say, say_then_run
@@ -239,7 +249,9 @@ class BundleEnvironment(SiteEnvironment):
         run_logged("loading hvscale and Horovod", loading, self.log, self.variables, self.folder)
 
     def finish(self) -> None:
-        """Remove the payload, and write the final path's marker."""
+        """Keep the photos, remove the payload, and write the final path's marker."""
+        # Where hvscale looks for them: hvscale/trainer/data/sources.py.
+        shutil.copytree(self.payload / PHOTOS, self.folder / "share" / "hvscale" / PHOTOS)
         shutil.rmtree(self.payload)
         shutil.copy(BUNDLE / MANIFEST, self.folder / INSTALLED)
 

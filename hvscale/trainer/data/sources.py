@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,8 @@ BUNDLED_FILES = {
     "sklearn": ("china.jpg", "flower.jpg"),
 }
 BUNDLED_FOLDERS = {"skimage": "data", "sklearn": "datasets/images"}
+# An installation without a network has photos here in place of a package of 40 MB.
+PHOTOS = Path(sys.prefix) / "share" / "hvscale" / "photos"
 
 # As in the public EDSR implementation: 1-800 for training, 801-810 for validation.
 DIV2K_TRAINING, DIV2K_VALIDATION = (1, 800), (801, 810)
@@ -170,7 +173,11 @@ def select_numbers(found: ImageSet, numbers: list[int], chosen: Range) -> ImageS
 
 
 def bundled_files(package: str) -> list[Path]:
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise RequestError("the bundled photos need scikit-image and scikit-learn: pip install 'hvscale[photos]'")
-    return [Path(found.origin).parent / BUNDLED_FOLDERS[package] / name for name in BUNDLED_FILES[package]]
+    """The photos of a package. Raises RequestError if they are not installed."""
+    folder = PHOTOS / package
+    if not folder.is_dir():
+        found = importlib.util.find_spec(package)
+        if found is None or found.origin is None:
+            raise RequestError("the bundled photos need scikit-image and scikit-learn: pip install 'hvscale[photos]'")
+        folder = Path(found.origin).parent / BUNDLED_FOLDERS[package]
+    return [folder / name for name in BUNDLED_FILES[package]]
