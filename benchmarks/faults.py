@@ -62,7 +62,7 @@ def main() -> int:
                 print_table([result for result in campaign.results if result.name in classes], reasons)
             if options.folder:
                 print(f"results: {options.folder / RESULTS}", file=sys.stderr)
-            return int(any(result.lost for result in campaign.results))
+            return int(any(result.lost for result in campaign.results if result.name in classes))
     except RequestError as error:
         print(f"faults: {error}", file=sys.stderr)
         return error.exit_status

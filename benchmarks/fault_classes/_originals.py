@@ -160,9 +160,10 @@ class Originals:
 def write_images(folder: Path) -> None:
     """Write ten images of five classes, to evaluate on."""
     for number in range(10):
-        kind = folder / "val" / "abcde"[number % 5]
-        kind.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (20 * number, 255 - 10 * number, number)).save(kind / f"{number}.png")
+        for part in ("train", "val"):
+            kind = folder / part / "abcde"[number % 5]
+            kind.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (20 * number, 255 - 10 * number, number)).save(kind / f"{number}.png")
 
 
 def put_programs(folder: Path, original: Callable[[str], Path]) -> None:
