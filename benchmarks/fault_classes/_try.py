@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ END_SECONDS = 30.0  # for the processes of a run after its command has ended
 MEMORY_BYTES = 6 << 30  # more than any of these commands needs on the small files here
 CRASHES = re.compile(r"Traceback \(most recent call last\)|Fatal Python error|Exception ignored in")
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# multiprocessing polls all its processes when one starts; two threads must not poll one at once.
+FORKED = threading.Lock()
 preloaded.FORK_SERVER.set_forkserver_preload(
     [
         *("hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"),
@@ -140,14 +144,16 @@ class Try:
         for name in preloaded.OUTPUTS:
             (outputs / name).touch()
         if forked:
-            process = preloaded.start(arguments, self.folder, variables, outputs)
+            with FORKED:
+                process = preloaded.start(arguments, self.folder, variables, outputs)
             pid = process.pid or 0
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
             def wait_forked(seconds: float) -> int | None:
-                process.join(seconds)
-                return process.exitcode
+                connection.wait([process.sentinel], seconds)
+                with FORKED:
+                    return process.exitcode
 
             return Running(("hvscale", *arguments), outputs, pid, wait_forked)
         with (outputs / "stdout").open("wb") as stdout, (outputs / "stderr").open("wb") as stderr:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from hvscale.bench.experiments.entries import ENTRIES, Entry
 from hvscale.bench.experiments.statements import STATEMENTS, Statement
 from hvscale.core.errors import RequestError
+from hvscale.core.files import read_text
 from hvscale.core.suggest import suggest_name
 
 PARTS = ("small", "full")
@@ -61,7 +62,7 @@ def read(path: Path) -> Experiment:
     read or is invalid.
     """
     try:
-        return file_model().model_validate(tomllib.loads(path.read_text()))
+        return file_model().model_validate(tomllib.loads(read_text(path)))
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror}") from error
     except ValidationError as error:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError
 from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, is_given, parse
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.files import read_text
 from hvscale.core.suggest import suggest_name
 from hvscale.launch.options import LaunchOptions
 
@@ -45,7 +46,7 @@ def read_settings(path: Path) -> SettingsFile:
     key or knob.
     """
     try:
-        found = SettingsFile.model_validate(tomllib.loads(path.read_text()))
+        found = SettingsFile.model_validate(tomllib.loads(read_text(path)))
     except OSError as error:
         raise RequestError(f"--settings {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -24,6 +24,7 @@ from hvscale.comm_tuning.collectives.broadcast import DEFAULT_CHUNK, DEFAULT_DEP
 from hvscale.comm_tuning.knobs.library import algorithms_of, segmented_algorithms
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.files import read_text
 
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -220,7 +221,7 @@ def field_names(model: type[BaseModel]) -> list[str]:
 def read_table(path: Path) -> CollectivesTable:
     """Raises RequestError, naming the field, for a file that is unreadable or invalid."""
     try:
-        return CollectivesTable.model_validate(tomllib.loads(path.read_text()))
+        return CollectivesTable.model_validate(tomllib.loads(read_text(path)))
     except OSError as error:
         raise RequestError(f"--collectives {path}: {error.strerror}") from error
     except ValidationError as error:
