@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -157,8 +158,9 @@ def podman_service(folder: Path) -> Iterator[str]:
     configuration = folder / "containers.conf"
     configuration.write_text(f"[engine]\n{runtime}\n[containers]\n{limits}\n")
     address = f"unix://{folder / 'podman.sock'}"
-    own_folders = ["--root", folder / "root", "--runroot", folder / "run", "--network-config-dir", folder / "networks"]
-    with restored_firewall(), (folder / "log").open("wb") as log:
+    with restored_firewall(), tempfile.TemporaryDirectory() as run, (folder / "log").open("wb") as log:
+        # Podman refuses a --runroot of more than 50 characters.
+        own_folders = ["--root", folder / "root", "--runroot", run, "--network-config-dir", folder / "networks"]
         service = subprocess.Popen(
             ["podman", *map(str, own_folders), "system", "service", "--time", "0", address],
             env={**os.environ, "CONTAINERS_CONF": str(configuration)},

@@ -151,7 +151,11 @@ def test_a_submitted_job_is_followed_and_its_profile_shown(
     assert done.returncode == 0, done.stderr
     assert has_exact_counts(done.stdout, 2)
     assert '[0] {"rank": 0, "size": 2' in done.stderr
-    assert run_json(tmp_path / "job")["state"] == "finished"
+    record = run_json(tmp_path / "job")
+    assert record["state"] == "finished"
+    # The nodes share an address, and no other interface of the machine may be used.
+    (reported,) = record["settings_in_effect"]
+    assert reported["settings"]["btl_tcp_if_include"] == record["nodes"][0]["interface"]
 
 
 def test_a_submitted_job_reports_a_failed_rank(hvscale: Run, tmp_path: Path) -> None:

@@ -254,15 +254,15 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
             else {}
         )
     # Nodes that share an address would otherwise choose among their machine's other addresses, and
-    # not recognize a caller.
-    subnet = f"{job.nodes.nodes[0].address}/32" if job.nodes.share_an_address else job.nodes.subnet
-    network = {TCP_INTERFACES: subnet} if subnet else {}
+    # not recognize a caller. Not as a network: Open MPI takes every interface for one of a single
+    # address.
+    network = job.nodes.nodes[0].interface if job.nodes.share_an_address else job.nodes.subnet
     # mpirun counts this machine's cores once for each node on it. Its ranks then spin while the
     # rank they wait for has no core.
     crowded = (
         {"OMPI_MCA_mpi_yield_when_idle": "true"} if job.nodes.on_this_machine and job.np > available_cores() else {}
     )
-    return {**network, **crowded}
+    return {**({TCP_INTERFACES: network} if network else {}), **crowded}
 
 
 def is_same_value(requested: str, used: str | None) -> bool:
