@@ -110,7 +110,7 @@ def test_missing_tools_are_listed_for_each_placement(tmp_path: Path) -> None:
     found = placements_found(PATH=str(tmp_path), HVSCALE_SSH="no-such-ssh", DOCKER_HOST="unix:///nobody")
     assert set(found) == {"host", "netns", "docker:rank", "docker:node", "ssh", "slurm"}
     assert found["host"]["good"]
-    assert "no docker in PATH: install it" in found["docker:rank"]["fix"]
+    assert "no docker and no podman in PATH: install one" in found["docker:rank"]["fix"]
     assert "apt install openssh-client" in found["ssh"]["fix"]
     assert not found["slurm"]["good"]
     if os.geteuid() != 0:
