@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bundle_format import PAYLOAD, PHOTOS, REQUIREMENTS, SCHEMA, WHEELS, Manifest, files_below, sha256, write_sums
@@ -99,7 +99,7 @@ def make_bundle(python: str, level: int) -> Path:
         tools.download(payload / WHEELS, python)
         tools.extract_photos(payload / PHOTOS / PHOTO_MODULE, python)
         tools.pack_source(payload / WHEELS)
-        store_uncompressed(payload / WHEELS)
+        store_uncompressed(payload / WHEELS, tools.strip)
         manifest = describe(payload, python)
         write_requirements(payload)
         folder = work / manifest.name
@@ -160,6 +160,18 @@ class Tools:
             for name in PHOTO_FILES:
                 (folder / Path(name).name).write_bytes(packed.read(name))
 
+    def strip(self, module: bytes) -> bytes:
+        """Remove the debug information of a compiled module; without the tool it stays."""
+        program = shutil.which("strip")
+        if program is None:
+            return module
+        file = self.work / "module.so"
+        file.write_bytes(module)
+        run_logged(
+            "removing debug information", [program, "--strip-debug", str(file)], self.log, {**os.environ}, self.work
+        )
+        return file.read_bytes()
+
     def locked(self, package: str) -> Path:
         """Write the requirements file of one locked package."""
         requirements = self.work / f"{package}.txt"
@@ -196,17 +208,25 @@ def target_options(python: str) -> list[str]:
     return options
 
 
-def store_uncompressed(wheels: Path) -> None:
-    """Store the wheels' files without compression, because the archive compresses them together."""
+def store_uncompressed(wheels: Path, strip: Callable[[bytes], bytes]) -> None:
+    """Store the wheels' files without compression, because the archive compresses them together.
+
+    `strip`: removes the debug information of a module. Not used where a wheel brings libraries:
+    the tool that put them there has moved parts of its files, which strip may damage.
+    """
     for wheel in sorted(wheels.glob("*.whl")):
         stored = wheel.with_suffix(".stored")
         with zipfile.ZipFile(wheel) as packed, zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as plain:
+            brings_libraries = any(".libs/" in name for name in packed.namelist())
             for entry in packed.infolist():
                 if LEFT_OUT.search(entry.filename):
                     continue
                 copied = zipfile.ZipInfo(entry.filename, entry.date_time)
                 copied.external_attr = entry.external_attr  # programs stay executable
-                plain.writestr(copied, packed.read(entry))
+                content = packed.read(entry)
+                if content.startswith(b"\x7fELF") and b".debug_info" in content and not brings_libraries:
+                    content = strip(content)
+                plain.writestr(copied, content)
         stored.replace(wheel)
 
 

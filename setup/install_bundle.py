@@ -104,7 +104,7 @@ def install(prefix: Path, mpi_request: str) -> None:
         if not built:
             check_compiler(compilers, recipe.cxx_standard)
         check_free_space(manifest, folder, cache, builds=built is None)
-        environment = BundleEnvironment(folder, site, log_file(cache, prefix))
+        environment = BundleEnvironment(folder, site, log_file(cache, prefix), prefix.name)
         environment.create()
         environment.install_packages(recipe)
         environment.install_wheel(built or build_wheel(cache, recipe, folder))
@@ -190,8 +190,10 @@ def reinstall_command(prefix: Path, mpi_request: str) -> str:
 class BundleEnvironment(SiteEnvironment):
     """The virtual environment that becomes PREFIX, filled from the payload by its own pip."""
 
-    def __init__(self, folder: Path, site: SitePython, log: Path) -> None:
+    def __init__(self, folder: Path, site: SitePython, log: Path, name: str) -> None:
+        """`name`: what a shell's prompt shows."""
         super().__init__(folder.parent, folder.name, Path("uv"), site)
+        self.name = name
         self.state = folder
         self.log = log
         self.payload = folder / "bundle-payload"
@@ -204,7 +206,7 @@ class BundleEnvironment(SiteEnvironment):
         """Create an environment without pip that finds the site's packages after its own."""
         import venv
 
-        venv.create(self.folder, symlinks=True)
+        venv.create(self.folder, symlinks=True, prompt=self.name)
         packages = next(self.folder.glob("lib/python3*/site-packages"))
         (packages / PATH_FILE).write_text("".join(f"{folder}\n" for folder in self.site.folders))
         (self.folder / MARKER).write_text(self.description())

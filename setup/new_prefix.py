@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from logged_run import SetUpError
 
@@ -85,7 +86,7 @@ def locked(prefix: Path) -> Iterator[None]:
     """Lock `prefix`. Raises SetUpError if it is locked; the lock of a killed process has ended."""
     path = prefix.with_name(f".{prefix.name}.lock")
     while True:
-        with path.open("w") as lock:
+        with opened(path) as lock:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -98,6 +99,14 @@ def locked(prefix: Path) -> Iterator[None]:
             finally:
                 path.unlink()
             return
+
+
+def opened(path: Path) -> IO[str]:
+    """Open the lock. Raises SetUpError if its folder cannot hold files."""
+    try:
+        return path.open("w")
+    except OSError as error:
+        raise SetUpError(f"{path.parent} cannot be written ({error.strerror}): choose a PREFIX elsewhere") from error
 
 
 def replace_paths(folder: Path, prefix: Path) -> None:

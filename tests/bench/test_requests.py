@@ -73,7 +73,9 @@ def test_too_little_memory_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_back_end_is_reported_with_how_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: add your MVAPICH2's bin folder to PATH"):
+    with pytest.raises(
+        RequestError, match=r"mvapich2: no MVAPICH2 in PATH .*: load its module, add its bin folder to PATH"
+    ):
         CollectiveBench.of("allreduce", options(backends=("mvapich2",)), launch(tmp_path), resolve)
     if not gpus():
         with pytest.raises(RequestError, match="nccl: NCCL needs NVIDIA GPUs, and nvidia-smi lists none here"):

@@ -21,7 +21,9 @@ OTHER_MEANINGS = {
     "bench/collectives/backends/torch_distributed.py": {"gloo"},  # a back end of torch.distributed
     "bench/collectives/controller.py": {"host"},
     "bench/collectives/request.py": {"host"},
+    "bench/gpu_check/steps/collectives.py": {"gloo"},  # a back end of bench
     "bench/param_server/study.py": {"gloo"},  # a back end of bench
+    "comm_tuning/autotune/rank_side/switch.py": {"gloo"},  # Horovod's name for its transport
     "comm_tuning/collectives/measure/rank.py": {"host"},
     "launch/flavours/openmpi.py": {"ssh"},  # how Open MPI's mpirun starts its daemons
     "launch/mpi/hydra.py": {"ssh"},  # how Hydra starts its proxies

@@ -90,7 +90,7 @@ def test_an_interrupted_run_leaves_no_shared_memory(
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_cleanup_removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> None:
     """A job of another test that ends meanwhile may remove them first: then try again."""
-    assert any(removes_only_unused_segments(hvscale, tmp_path / f"attempt-{number}", mpi) for number in range(3))
+    assert any(removes_only_unused_segments(hvscale, tmp_path / f"attempt-{number}", mpi) for number in range(8))
 
 
 def removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> bool:

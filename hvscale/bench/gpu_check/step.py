@@ -19,6 +19,7 @@ from hvscale.core.documents import parse_json
 from hvscale.core.files import read_text
 from hvscale.core.registry import Registry
 from hvscale.core.run_folder import RunFolder
+from hvscale.launch import flavours
 
 RANK_SIDE = "hvscale.bench.gpu_check.rank_side"
 OWN_HOST = Path(__file__).parent / "rank_side" / "own_host"
@@ -80,6 +81,12 @@ class StepContext:
     @property
     def on_gpu(self) -> bool:
         return self.device == "cuda"
+
+    @property
+    def launcher_beside_nccl(self) -> str:
+        """A flavour without MPI on GPUs, so that NCCL's calls are the only ones."""
+        without_mpi = [one.name for one in flavours.FLAVOURS.all().values() if not one.has_mpi]
+        return without_mpi[0] if self.on_gpu else self.mpi
 
     # Lines
 

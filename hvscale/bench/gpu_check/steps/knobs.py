@@ -76,7 +76,7 @@ def every_nccl_knob(context: StepContext) -> None:
 
 def nccl_reads(context: StepContext) -> None:
     """All NCCL knobs in one job; NCCL logs each variable that it reads."""
-    mpi = "gloo" if context.on_gpu else context.mpi
+    mpi = context.launcher_beside_nccl
     command = context.program("messages", context.device, "all")
     run = context.launch("nccl", NP, command, *set_options(NCCL_KNOBS), *INTERFACE, mpi=mpi)
     record = run.read()
@@ -104,7 +104,7 @@ def nccl_obeys(
 ) -> None:
     """Record all-reduces, and compare what NCCL chose. Only they: a broadcast has no tree."""
     claim = f"NCCL obeys {text_of(values)}"
-    mpi = "gloo" if context.on_gpu else context.mpi
+    mpi = context.launcher_beside_nccl
     command = context.program("messages", context.device, 20)
     run = context.launch(f"effect-{number}", NP, command, *set_options(values), verb="profile", mpi=mpi)
     if context.needs_gpu(claim, "NCCL runs on GPUs only"):

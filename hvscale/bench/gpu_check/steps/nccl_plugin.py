@@ -23,7 +23,7 @@ MOST_HOST_SECONDS = 20e-6  # that recording may add to the host's time for one c
 )
 def nccl_plugin(context: StepContext) -> None:
     with context.claim("the plug-in counts each call and its bytes"):
-        run = context.launch("counted", NP, messages(context, "all"), verb="profile", mpi=launcher(context))
+        run = context.launch("counted", NP, messages(context, "all"), verb="profile", mpi=context.launcher_beside_nccl)
         counts(context, run)
     with context.claim("recording a call costs little"):
         cost(context)
@@ -31,11 +31,6 @@ def nccl_plugin(context: StepContext) -> None:
 
 def messages(context: StepContext, calls: object) -> list[str]:
     return context.program("messages", context.device, calls)
-
-
-def launcher(context: StepContext) -> str:
-    """Without MPI on GPUs, so that NCCL's calls are the only ones."""
-    return "gloo" if context.on_gpu else context.mpi
 
 
 def counts(context: StepContext, run: RunFolder) -> None:
@@ -89,7 +84,9 @@ def cost(context: StepContext) -> None:
     calls = TIMED_CALLS[context.device]
     for number in range(ROUNDS[context.device]):
         for verb in ("launch", "profile"):
-            run = context.launch(f"{verb}-{number}", NP, messages(context, calls), verb=verb, mpi=launcher(context))
+            run = context.launch(
+                f"{verb}-{number}", NP, messages(context, calls), verb=verb, mpi=context.launcher_beside_nccl
+            )
             for rank in context.rank_results(run, NP):
                 for name in ("host_seconds", "seconds"):
                     seconds.setdefault((verb, name), []).append(rank[name])
