@@ -7,10 +7,15 @@
  * RUN/ranks/rank-NNNNN.json when the command starts and when it ends. Its exit status is the
  * command's, or 128 + signal.
  *
- * It consists of two processes: the one that the launcher started, and its child in another
- * session, the supervisor, which is the command's parent. After an abort, Hydra sends SIGKILL to
- * the process group that it started. The supervisor is not in that group, so it still records the
- * rank's last output and end.
+ * It consists of two processes: the one that the launcher started, and its child, the supervisor,
+ * which is the command's parent. After an abort, Hydra sends SIGKILL to the process group that it
+ * started. The supervisor is not in that group, so it still records the rank's last output and end.
+ *
+ * Supervisor and command have a process group each, in the launcher's session. Not a session each:
+ * Linux schedules sessions apart (autogroup), and sched_yield, with which MPI waits where ranks
+ * share cores, then yields to no other rank. Not one group for both: once the launcher has gone, the
+ * group would be orphaned, and the kernel would end a suspended command by SIGHUP before it writes
+ * its stacks.
  *
  * It is in C because a node's ranks start at once: Python would take 25 ms of a core for each.
  */
@@ -158,6 +163,7 @@ static void run_command(const struct order *order, int terminal, pid_t superviso
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) /* it was killed just now */
         _exit(STATUS_SIGNAL + SIGKILL);
+    setpgid(0, 0);
     /* The first two are forwarded, the others ignored, and an ignored signal stays ignored. */
     for (int i = 0; i < FORWARDED; i++)
         handle(forwarded[i], SIG_DFL);
@@ -360,7 +366,7 @@ int main(int argc, char **argv)
     child = fork();
     if (child == 0) {
         close(launched[1]); /* the other writer closes with the launched process */
-        setsid();
+        setpgid(0, 0);
         handle(SIGPIPE, SIG_IGN); /* a full disk or a limit on file sizes must not end the job */
         handle(SIGXFSZ, SIG_IGN);
         _exit(supervise(&state, argv[LOCAL_RANK], launched[0], &before));

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 ASK_LIBRARY = """
@@ -51,8 +52,13 @@ def library_version(file: Path, environment: Mapping[str, str]) -> str:
 def has_function(function: str, files: list[str], environment: Mapping[str, str]) -> bool:
     """Whether the first loadable library of `files` exports `function`.
 
-    `files`: paths, or names for the dynamic linker.
+    `files`: paths, or names for the dynamic linker. A library that only links to the one that has
+    the function, or has no path here, is loaded in a separate process, which takes 60 ms.
     """
+    first = Path(files[0])
+    with suppress(OSError):
+        if first.is_absolute() and f"\0{function}\0".encode() in first.read_bytes():  # its table of symbols
+            return True
     command = [sys.executable, "-I", "-S", "-c", ASK_FOR_FUNCTION, function, *files]
     return program_output(command, environment).strip() == "True"
 

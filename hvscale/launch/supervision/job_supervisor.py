@@ -37,9 +37,9 @@ from hvscale.launch.supervision.outcome import (
 from hvscale.launch.supervision.output import RankOutput
 
 # How often to look for output, and at the ranks' records. Each look asks the file system about
-# every rank, so large jobs get longer periods: 512 ranks 0.13 and 0.5 s.
-POLL_SECONDS, POLL_SECONDS_PER_RANK = 0.05, 0.00025
-CHECK_RANKS_SECONDS, CHECK_SECONDS_PER_RANK = 0.25, 0.001
+# every rank, so large jobs get longer periods: 512 ranks 0.5 and 2 s.
+POLL_SECONDS, POLL_SECONDS_PER_RANK = 0.05, 0.001
+CHECK_RANKS_SECONDS, CHECK_SECONDS_PER_RANK = 0.25, 0.004
 # After the first failure: time for the launcher to end the other ranks itself, then to end after
 # SIGTERM, before SIGKILL. The whole takes at most 10 s.
 LAUNCHER_GRACE_SECONDS = 2.0

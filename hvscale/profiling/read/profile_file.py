@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,11 +28,12 @@ from hvscale.profiling.read.ring_file import (
     read_header_fields,
 )
 
+OPERATION_NAME = "S24"
 HEADER = header_layout(
     [
         ("flavour", "S32", 128),
         ("library", "S256", 160),
-        ("operations", ("S24", 64), 416),
+        ("operations", (OPERATION_NAME, 64), 416),
         ("clock_offset_ns", "<i8", 1952),
         ("clock_error_ns", "<u8", 1960),
         ("job", "<u8", 1968),
@@ -135,9 +137,15 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         job=int(fields["job"]) or None,
         large_counts_unseen=bool(fields["flags"] & LARGE_COUNTS_UNSEEN),
         stopped=fields["stopped_ns"] != 0,
-        operations=tuple(field_text(name) for name in fields["operations"]),
+        operations=_operation_names(fields["operations"].tobytes()),
         steps=_step_sums(fields["step_sums"]),
     )
+
+
+@lru_cache(maxsize=16)
+def _operation_names(table: bytes) -> tuple[str, ...]:
+    """The names in a header's table. Cached: the ranks of a job have the same table."""
+    return tuple(field_text(name) for name in np.frombuffer(table, OPERATION_NAME))
 
 
 def _step_sums(words: NDArray[np.uint64]) -> StepSums | None:
