@@ -20,7 +20,7 @@
 /*
  * The first access to a page makes the kernel prepare the pages after it too: megabytes, if the disk
  * reads so far ahead. That is wasted on tables that stay mostly empty and on the rings of short
- * jobs, but halves the cost of a long ring.
+ * jobs (2 to 12 ms for the first page of each), but makes the later pages of a long ring cheaper.
  */
 #define PAGE_BY_PAGE (2 * MIB)
 

@@ -140,6 +140,32 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     assert list(local.iterdir()) == []
 
 
+@pytest.mark.usefixtures("cleanup_alone")
+def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(tmp_path: Path) -> None:
+    local, program = tmp_path / "local", compiled(PROGRAMS, tmp_path)
+    local.mkdir()
+    script = tmp_path / "allocation.sh"
+    script.write_text('"$@"\nread line\nhvscale cleanup job\n')
+    options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
+    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), str(FOREVER)]
+    job = subprocess.Popen(
+        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "sh", script, *words],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
+    (folder,) = local.iterdir()
+    os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
+    wait_until(lambda: not [rank for rank in processes_below(tmp_path) if "allreduces" in rank.name()])
+    output, _ = job.communicate("go on\n", timeout=120)
+    assert f"collected profiles {folder} of {tmp_path}/job" in output.splitlines()
+    assert sorted(path.name for path in (tmp_path / "job/hvprof").iterdir()) == ["rank-00000.hvp", "rank-00001.hvp"]
+    assert list(local.iterdir()) == []
+
+
 def error_of_failed_node(
     hvscale: Run, job: "subprocess.Popen[str]", folder: Path, np: int, fail: Callable[[], None]
 ) -> str:
