@@ -92,7 +92,7 @@ def join_swarm(client: Any, label: RunLabel) -> None:
         )
     except docker.errors.NotFound as error:
         raise RequestError(
-            f"--network overlay needs Docker Swarm, and the daemon at {engine.address()} has none (Podman's has not): "
+            f"--network overlay needs Docker Swarm, and the daemon at {engine.address()} has none (Podman has no Swarm): "
             "leave it out to use a bridge"
         ) from error
 
