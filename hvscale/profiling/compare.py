@@ -183,6 +183,7 @@ def divide_into_steps(run: ProfiledRun, bytes_per_step: float) -> ProfiledRun:
 
 def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -> Comparison:
     """`compare` for runs already read."""
+    before, after = _of_common_ranks(before, after)
     by_step = before.has_steps and after.has_steps
     for run in (before, after):
         if run.recording.overwritten and not by_step:
@@ -225,6 +226,19 @@ def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -
         or None,
         warnings=_warnings(before, after, first, second, by_step),
     )
+
+
+def _of_common_ranks(before: ProfiledRun, after: ProfiledRun) -> tuple[ProfiledRun, ProfiledRun]:
+    """The runs without the ranks that only one of them has recorded; unchanged if none is left."""
+    ranks = [set(run.recording.ranks) for run in (before, after)]
+    common, only_one = ranks[0] & ranks[1], ranks[0] ^ ranks[1]
+    comparable = before.record.np == after.record.np and before.recording.source == after.recording.source
+    if not (common and only_one and comparable):
+        return before, after
+    found = [replace(run, recording=run.recording.of_ranks(common)) for run in (before, after)]
+    text = f"the comparison leaves out {ranks_in_words(sorted(only_one))}, which only one of the runs has recorded"
+    found[0].recording.warnings.append(text)
+    return found[0], found[1]
 
 
 class _Table(Reducer["_TablePiece"]):
@@ -398,8 +412,8 @@ def _differences(
     if before.record.np != after.record.np:
         found.append(f"np {before.record.np} against {after.record.np}")
     elif before.recording.source == after.recording.source and before.recording.ranks != after.recording.ranks:
-        ranks = [", ".join(map(str, run.recording.ranks)) for run in (before, after)]
-        found.append(f"profiles of ranks {ranks[0]} against {ranks[1]}")
+        ranks = [ranks_in_words(run.recording.ranks) for run in (before, after)]
+        found.append(f"profiles of {ranks[0]} against {ranks[1]}")
     images = _images_per_step(before.log), _images_per_step(after.log)
     if by_step and _differ(images, max(images)):
         found.append(f"{images[0]:g} images per step against {images[1]:g}")

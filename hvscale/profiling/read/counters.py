@@ -2,7 +2,8 @@
 those whose records were overwritten.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,12 @@ class Totals:
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    def of_ranks(self, ranks: Collection[int]) -> "Totals":
+        """The entries of some ranks."""
+        chosen = np.isin(self.rank, list(ranks))
+        columns = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "operations"}
+        return replace(self, **columns)
 
 
 def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:

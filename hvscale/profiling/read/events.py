@@ -50,6 +50,7 @@ class Part(ABC):
 
 
 Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Reducer(ABC, Generic[Found]):
@@ -104,6 +105,26 @@ class EventSource(ABC):
         """All messages of one rank at once."""
         mine = [part.read(0, part.slots, self.detailed) for part in self.parts if part.rank == rank]
         return concatenate(mine, self.operations, self.communicators)
+
+
+class EventsOfRanks(EventSource):
+    """The messages of some ranks of a source."""
+
+    def __init__(self, source: EventSource, ranks: Collection[int]) -> None:
+        self.operations, self.communicators = source.operations, source.communicators
+        self._detailed = source.detailed
+        self._parts = [part for part in source.parts if part.rank in ranks]
+
+    @property
+    def detailed(self) -> bool:
+        return self._detailed
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        return self._parts
+
+    def __len__(self) -> int:
+        return sum(int(part.times()[:, 0].sum()) for part in self._parts)
 
 
 @dataclass(frozen=True)
@@ -267,6 +288,26 @@ class Recording:
     def recorded(self) -> list[int]:
         """All ranks that were recorded."""
         return sorted([*self.ranks, *self.unread])
+
+    def of_ranks(self, ranks: Collection[int]) -> "Recording":
+        """The recording of some of its ranks."""
+        kept = [rank for rank in self.ranks if rank in ranks]
+
+        def of_kept(by_rank: dict[int, Value]) -> dict[int, Value]:
+            return {rank: value for rank, value in by_rank.items() if rank in ranks}
+
+        return replace(
+            self,
+            events=EventsOfRanks(self.events, kept),
+            ranks=kept,
+            unread=sorted(set(self.recorded).difference(kept)),
+            totals=None if self.totals is None else self.totals.of_ranks(kept),
+            point_to_point=None if self.point_to_point is None else self.point_to_point.of_ranks(kept),
+            steps=of_kept(self.steps),
+            step_threads=of_kept(self.step_threads),
+            clock_error_ns=of_kept(self.clock_error_ns),
+            step_sums=of_kept(self.step_sums),
+        )
 
     def load(self) -> Events:
         """All messages at once, for small runs: see `EventSource.load`."""
