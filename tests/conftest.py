@@ -29,6 +29,16 @@ needs_mpich = pytest.mark.skipif(
     not (MPICH_PREFIX / "bin" / "hvscale").exists(), reason="no MPICH environment here: make setup-dev MPI=mpich"
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
+# For ranks that a test starts without `hvscale launch`. Other tests add and remove interfaces at
+# the same time, and an MPI that uses one as it vanishes aborts, or rejects a peer's messages.
+# libfabric has a variable for each of its providers, and MPICH may choose `sockets` over `tcp`.
+LOOPBACK_ONLY = {
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+    "UCX_TLS": "^tcp",
+    "FI_TCP_IFACE": "lo",
+    "FI_SOCKETS_IFACE": "lo",
+}
+DIRECT_START = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **LOOPBACK_ONLY}
 # A shell that starts the tests in the background has these ignored, and every command would inherit
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,7 +20,7 @@ from hvscale.launch.flavours import openmpi
 from hvscale.launch.flavours.openmpi import Parameter
 from hvscale.launch.mpi.horovod_build import library_in
 from tests.comm_tuning.test_values import values_of
-from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
+from tests.conftest import LOOPBACK_ONLY, MPICH_PREFIX, PROGRAMS, needs_mpich
 
 LIBRARIES = {library.key: library for library in libraries()}
 PREFIX = Path(sys.prefix)
@@ -173,7 +173,7 @@ def mpivars(**environment: str) -> tuple[dict[str, str], dict[str, list[str]]]:
     values: dict[str, str] = {}
     words: dict[str, list[str]] = {}
     name = ""
-    for line in output_of(MPICH_PREFIX / "bin/mpivars", **environment).splitlines():
+    for line in output_of(MPICH_PREFIX / "bin/mpivars", **LOOPBACK_ONLY, **environment).splitlines():
         if match := re.match(r"\t(\w+) *=(.*?)\tSCOPE", line):
             name = match[1]
             values[name], words[name] = match[2], []

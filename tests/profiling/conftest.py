@@ -12,13 +12,10 @@ import pytest
 
 from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.profiling import preload_environment
-from tests.conftest import MPICH_PREFIX
+from tests.conftest import DIRECT_START, MPICH_PREFIX
 
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 100
-# Other tests add and remove interfaces at the same time, and an MPI that opens one as it vanishes
-# aborts at its start, or rejects a peer's messages.
-LOOPBACK_ONLY = {"OMPI_MCA_btl_tcp_if_include": "lo", "UCX_TLS": "^tcp", "FI_TCP_IFACE": "lo"}
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class Mpi:
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """The environment of mpirun, which passes it on to the ranks on one host."""
-        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return {**os.environ, **root, **LOOPBACK_ONLY, "PATH": f"{self.bin}:{os.environ['PATH']}", **more}
+        return {**os.environ, **DIRECT_START, "PATH": f"{self.bin}:{os.environ['PATH']}", **more}
 
     def start(self, np: int, command: list[str], more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

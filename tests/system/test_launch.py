@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from hvscale.core.host import available_cores
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, start_job
+from tests.conftest import DIRECT_START, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, start_job
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")
 PYTHON = PROGRAMS / "python"
@@ -213,11 +213,10 @@ def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, m
     show = ["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1"]
     launchers = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpirun"}
     plain = [launchers[mpi], "-np", "1"] if mpi in launchers else []
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def seen(*command: object) -> list[str]:
         words = [*under_nohup, *map(str, command), *show]
-        done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **as_root}, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **DIRECT_START}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "Broken pipe" not in done.stdout + done.stderr
         return [line.removeprefix("[0] ") for line in done.stdout.splitlines()]

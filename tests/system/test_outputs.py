@@ -26,7 +26,16 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.compare import compare
 from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, requested_knobs, run_json
+from tests.conftest import (
+    DIRECT_START,
+    MPICH_PREFIX,
+    PROGRAMS,
+    Run,
+    needs_mpich,
+    requested_env,
+    requested_knobs,
+    run_json,
+)
 
 STEPS = 20
 # Each rank prints its settings in one write that is small enough to be atomic in a pipe, because
@@ -72,7 +81,6 @@ METRIC = r"images/s: (?P<per_rank>[0-9.]+)"
 HOSTILE = "<script>throw new Error('guide')</script> \"quoted\" $(false) `x` | *"
 WINNER = {"allreduce_algorithm": "ring", "segment_size": "64K", "fusion_threshold": "1M", "cycle_time": "0.5"}
 NCCL = next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"), None)
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # Broadcasts 1 MiB from rank 0 to all ranks, or within each half of the ranks.
 BROADCAST = """
 import sys, numpy
@@ -205,7 +213,7 @@ def folder(document: TuneDocument) -> Path:
 def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: str) -> str:
     """Run shell commands with the programs of the environment; return their output."""
     path = f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    passed = {**os.environ, **AS_ROOT, **environment, "PATH": path}
+    passed = {**os.environ, **DIRECT_START, **environment, "PATH": path}
     done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """`hvscale replay` of recorded jobs: its messages, and its use with other commands."""
 
 import json
+import os
 import shutil
 import subprocess
 import zlib
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
-from tests.conftest import PROGRAMS, Run, run_hvscale, run_json
+from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -101,9 +102,10 @@ def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded:
     assert record["np"] == 2
     plain = subprocess.run(
         [
-            *(str(PROGRAMS / "mpirun"), "--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", "-np", "2"),
+            *(str(PROGRAMS / "mpirun"), "--map-by", "slot:OVERSUBSCRIBE", "-np", "2"),
             *(str(PROGRAMS / "hvscale"), "replay", str(recorded), "--steps", "3"),
         ],
+        env={**os.environ, **DIRECT_START},
         capture_output=True,
         text=True,
         timeout=120,

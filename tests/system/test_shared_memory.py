@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hvscale.launch.cleanup.shared_memory import FOLDER
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, wait_until
+from tests.conftest import DIRECT_START, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, wait_until
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
 LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
@@ -46,7 +46,7 @@ def waiting_job(folder: Path, *launcher: object) -> Iterator[tuple[subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        env={**os.environ, **DIRECT_START},
         start_new_session=True,
     ) as started:
         try:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hvscale.trainer import demo_config
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import DIRECT_START, PROGRAMS, Run, run_json, wait_until
 
 TINY = (
     *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "4"),
@@ -82,9 +82,7 @@ def test_training_under_hvscale_launch(hvscale: Run, tmp_path: Path, mpi: str) -
     ids=lambda launcher: launcher[0],
 )
 def test_training_under_mpirun_and_horovodrun(tmp_path: Path, launcher: tuple[str, ...]) -> None:
-    environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
-    if os.geteuid() == 0:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {**os.environ, **DIRECT_START, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     command = [str(PROGRAMS / launcher[0]), *launcher[1:], *TRAIN, "--run", "job"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr

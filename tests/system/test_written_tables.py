@@ -11,11 +11,10 @@ import pytest
 
 from hvscale.comm_tuning.collectives.tables.files import TableTarget, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
-from tests.conftest import MPICH_PREFIX, Run, needs_mpich
+from tests.conftest import DIRECT_START, MPICH_PREFIX, Run, needs_mpich
 
 SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"
 KIB, MIB = 1 << 10, 1 << 20
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 HERE, SYSTEM_PREFIX = Path(sys.prefix), Path("/usr")
 SYSTEM_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")  # of Debian's Open MPI 4
 RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
@@ -41,7 +40,7 @@ def mpi_environment(prefix: Path, **more: str) -> dict[str, str]:
     """Return the environment of a prefix; Open MPI 4 and 5 have the same binary interface."""
     environment = {name: word for name, word in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     libraries = {"LD_LIBRARY_PATH": str(SYSTEM_LIBRARIES)} if prefix == SYSTEM_PREFIX else {}
-    return {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", **AS_ROOT, **libraries, **more}
+    return {**environment, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", **DIRECT_START, **libraries, **more}
 
 
 def run_under_mpirun(prefix: Path, words: list[str | Path], folder: Path, **more: str) -> str:

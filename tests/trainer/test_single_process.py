@@ -11,6 +11,7 @@ import pytest
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
+from tests.conftest import DIRECT_START
 from tests.trainer.conftest import PROGRAMS
 
 TINY: dict[str, Any] = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_size": 8, "steps": 3}
@@ -62,10 +63,9 @@ def test_diverging_learning_rate(photos: Path) -> None:
 def test_horovod_built_for_another_mpi_is_reported_once(photos: Path, rank: str, line: bool) -> None:
     """Under MPICH's mpiexec, with Horovod built for Open MPI, each process becomes its own job."""
     request = json.dumps({**TINY, "data": str(photos)})
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "train.py"), request],
-        env={**os.environ, **root, "PMI_SIZE": "2", "PMI_RANK": rank},
+        env={**os.environ, **DIRECT_START, "PMI_SIZE": "2", "PMI_RANK": rank},
         capture_output=True,
         text=True,
         timeout=200,

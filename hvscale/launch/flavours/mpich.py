@@ -70,10 +70,10 @@ class ControlVariables:
         if not requested or library is None:
             return None
         command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
+        # One process needs no network, and other interfaces may vanish while MPI starts.
+        environment = {**libfabric_variables("lo"), **job.environment}
         try:
-            result = subprocess.run(
-                command, env=dict(job.environment), capture_output=True, text=True, timeout=ASK_SECONDS
-            )
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ASK_SECONDS)
             values: dict[str, str] = json.loads(result.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
@@ -175,7 +175,15 @@ def loopback_variables(job: Job) -> dict[str, str]:
     interface = job.nodes.nodes[0].interface
     # UCX would listen on every interface, and MPICH does not need its TCP on one host.
     ucx = {} if "UCX_NET_DEVICES" in job.environment else {"UCX_TLS": "^tcp"}
-    return {**ucx, "FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
+    return {**ucx, **libfabric_variables(interface)}
+
+
+def libfabric_variables(interface: str) -> dict[str, str]:
+    """Variables that keep libfabric to an interface.
+
+    Each of its providers has its own, and MPICH may choose `sockets` over `tcp`.
+    """
+    return {"FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
 
 
 def transports_in(text: str) -> list[str]:
