@@ -3,8 +3,10 @@
 Images that are too large are cut into tiles, with the same result.
 """
 
+import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ MEMORY_BYTES = 2e9
 PROBE_SIDE = 32  # small: EDSR with 43 million parameters takes a second of a core
 # Convolution kernels keep reordered copies of inputs and outputs, which PyTorch does not count.
 KERNEL_MEMORY_FACTOR = 1.5  # 1.2 was measured for EDSR on a CPU
+# Parameters of glibc's mallopt, and the bounds between which glibc moves its mmap threshold.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+MMAP_THRESHOLD_MIN, MMAP_THRESHOLD_MAX = 128 << 10, 32 << 20
 
 
 class PeakTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,6 +105,13 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
     if core < 1:
         least = (2 * radius + 1) ** 2 * per_pixel / 1e9
         raise RequestError(f"--memory-gb {memory_bytes / 1e9:g}: this model needs at least {least:.2f} GB for one tile")
+    with freed_tensors_leave_the_process():
+        return _super_resolve_tiles(model, image, scale, core, radius)
+
+
+def _super_resolve_tiles(model: nn.Module, image: Tensor, scale: int, core: int, radius: int) -> Tensor:
+    """Upscale in tiles of `core` x `core` pixels, with `radius` more on each side."""
+    height, width = image.shape[1:]
     out = torch.empty(3, scale * height, scale * width)
     for top in range(0, height, core):
         for left in range(0, width, core):
@@ -111,6 +123,27 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
             columns = slice(scale * (left - before), scale * (right - before))
             out[:, scale * top : scale * bottom, scale * left : scale * right] = tile[:, rows, columns]
     return out
+
+
+@contextmanager
+def freed_tensors_leave_the_process() -> Iterator[None]:
+    """Context: malloc returns each freed tensor's memory to the system at once.
+
+    glibc raises its mmap threshold to the size of blocks that are freed, up to 32 MB. Smaller
+    tensors then share the heap, which fragments: the process needs up to half more memory than its
+    tensors. Afterwards, both thresholds are the largest that glibc sets by itself.
+    """
+    # Other C libraries lack mallopt; other allocators, if preloaded, ignore it.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_MIN)
+    try:
+        yield
+    finally:
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_MAX)
+        mallopt(M_TRIM_THRESHOLD, 2 * MMAP_THRESHOLD_MAX)
 
 
 def self_ensemble(model: nn.Module, image: Tensor, scale: int, memory_bytes: float) -> Tensor:
