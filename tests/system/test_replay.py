@@ -148,6 +148,9 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
     warning = f"hvscale: warning: {LABEL}: messages holds no gradients, so the messages of a typical step are used"
     assert replayed.stderr.count(warning) == 1
     assert f" ms; {LABEL}\n" in replayed.stdout
+    exported = hvscale("trace", "messages", "--chakra", "trace")
+    assert exported.returncode == 0, exported.stderr
+    messages = int(exported.stderr.split()[-2])
     # Horovod would fuse two messages of the same cycle: it does not, whatever the settings.
     for more in ([], ["--set", "fusion_threshold=16M"]):
         profiled = hvscale(
@@ -168,9 +171,6 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
             )
         )
         assert profiled.returncode == 0, profiled.stderr
-        exported = hvscale("trace", "messages", "--chakra", "trace")
-        assert exported.returncode == 0, exported.stderr
-        messages = int(exported.stderr.split()[-2])
         assert large_all_reduces(profiled.stdout) == (3 * 6 * messages, 3 * 6 * SENT)
         assert LABEL in profiled.stderr
 
