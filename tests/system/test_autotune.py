@@ -268,6 +268,41 @@ def test_a_change_that_goes_wrong(tmp_path: Path, plain: Path, fault: str, statu
         assert ends(tmp_path / "job") == ends(plain)
 
 
+# Ends MPI's tools interface on rank 1: the library then refuses each change.
+END_TOOLS = """
+    if hvd.rank() == 1 and step == {step}:
+        from hvscale.comm_tuning.autotune.rank_side.switch import loaded_library
+        import ctypes; assert ctypes.CDLL(loaded_library()).MPI_T_finalize() == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "rank", "expected"),
+    [
+        (4, 0, 0, "the MPI library of another rank refuses it; the defaults are in effect again"),
+        (7, 3, 1, "a change to the defaults failed, so this rank ends: OMPI_MCA_coll_tuned_"),
+    ],
+)
+def test_a_change_that_one_rank_refuses(
+    tmp_path: Path, plain: Path, step: int, status: int, rank: int, expected: str
+) -> None:
+    """Before the first change all ranks keep the defaults; later rank 1 cannot return to them."""
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    (tmp_path / "program.py").write_text(training(extra=END_TOOLS.format(step=step)))
+    done = run_hvscale(
+        tmp_path,
+        *("launch", "-np", 2, "--run", "job", "--autotune", "--", "python", "program.py"),
+        HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"),
+    )
+    assert done.returncode == status, done.stderr
+    log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
+    assert log.count("autotune:") == 1, log
+    assert expected in log
+    if status == 0:
+        assert (result_of(tmp_path / "job").state, result_of(tmp_path / "job").settings) == ("unfinished", {})
+        assert ends(tmp_path / "job") == ends(plain)
+
+
 def test_steps_without_autotune_are_refused(hvscale: Run) -> None:
     done = hvscale("launch", "--autotune-steps", 9, "--", "true")
     assert done.returncode == 2

@@ -20,7 +20,7 @@ from typing import Any
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
-from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, split
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, split
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -222,21 +222,35 @@ class Agent:
         return json.loads(bytes(found[TEXT : TEXT + found[LENGTH]]))
 
     def _switch(self, settings: Settings) -> bool:
-        """Switch, and check sums. If they are wrong, return to the defaults and return False."""
+        """Switch, and check sums. Otherwise return to the defaults on all ranks, and return False.
+
+        A rank that cannot do that ends, as a failed rank does.
+        """
         if self.switcher is None or settings == self.switcher.current:
             return True
         with self.watchdog.guarding(describe(settings)):
             try:
-                self.switcher.switch(settings)
-                problem = self._check()
-                if problem:
-                    self.switcher.switch({})
-            except (HvscaleError, RuntimeError, ValueError, OSError) as error:
+                problem = self._try_switch(self.switcher, settings)
+            except (HvscaleError, RuntimeError, ValueError, LookupError, OSError) as error:
                 say(f"a change to {describe(settings)} failed, so this rank ends: {error}")
                 os._exit(FAILED)
         if problem:
             self._end(f"{describe(settings)}: {problem}; the defaults are in effect again")
         return not problem
+
+    def _try_switch(self, switcher: Switcher, settings: Settings) -> str:
+        """Switch; returns what went wrong on any rank, after which all ranks have the defaults."""
+        refusal = ""
+        try:
+            switcher.switch(settings)
+        except SwitchRefusedError as error:
+            refusal = str(error)
+        problem = self._check()
+        if problem and refusal:
+            raise ValueError(f"{refusal}; with the defaults, {problem}")
+        if problem:
+            switcher.switch({})
+        return refusal or problem
 
     def _check(self) -> str:
         """Sum known numbers; returns what is wrong on any rank, or nothing. Collective."""

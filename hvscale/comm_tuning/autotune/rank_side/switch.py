@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
+from hvscale.comm_tuning.autotune.rank_side.agreement import all_ranks_agree
 from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD, HorovodKnobs
 from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings
 from hvscale.comm_tuning.collectives.measure.mpi_t import (
@@ -20,6 +21,10 @@ from hvscale.comm_tuning.collectives.measure.mpi_t import (
     ControlVariables,
     loaded_library,
 )
+
+
+class SwitchRefusedError(ValueError):
+    """A rank could not make a change. All ranks raise it, and all have the defaults."""
 
 
 class Switcher:
@@ -73,24 +78,39 @@ class Switcher:
     def switch(self, settings: Settings) -> None:
         """Put the settings into effect. Collective; no operation of Horovod may be in flight.
 
-        Raises ControlVariableError, and what Horovod raises; it may then be shut down.
+        Raises SwitchRefusedError on all ranks if the MPI library of one refuses a change: then the
+        defaults are in effect. Raises ControlVariableError if this rank cannot return to them, and
+        what Horovod raises; it is then shut down.
         """
         own, of_mpi = split(self.request.variables(settings))
         if self.mpi is not None and of_mpi != self.mpi.current:
-            self._restart(of_mpi)
+            self._restart(self.mpi, of_mpi)
         self.knobs.set(own)
         self.current = dict(settings)
 
-    def _restart(self, of_mpi: Mapping[str, str]) -> None:
-        """Start Horovod again with these variables of the MPI library."""
+    def _restart(self, mpi: ControlVariables, of_mpi: Mapping[str, str]) -> None:
+        """Start Horovod again with these variables of the MPI library, or with none of them.
+
+        The ranks agree before Horovod starts: its own messages need the same algorithm everywhere.
+        """
         place = self.horovod.rank(), self.horovod.size()
         self.shutdown()
-        if self.mpi is not None:
-            self.mpi.set(of_mpi)
+        refusal = ""
+        try:
+            mpi.set(of_mpi)
+        except ControlVariableError as error:
+            refusal = str(error)
+        agreed = all_ranks_agree(mpi.mpi, not refusal, place[1])
+        if not agreed:
+            mpi.set({})
+            self.knobs.set({})
+            self.current = {}
         with without_own_variables():
             self.init()
         if (self.horovod.rank(), self.horovod.size()) != place:
-            raise ValueError("Horovod's ranks have changed")
+            raise OSError("Horovod's ranks have changed")
+        if not agreed:
+            raise SwitchRefusedError(refusal or "the MPI library of another rank refuses it")
 
 
 @contextmanager
