@@ -146,7 +146,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, mo
 def test_the_knobs_of_each_library_that_can_change_live() -> None:
     moves = {mpi: live_moves(COMMAND, LaunchOptions(np=2, mpi=mpi), library) for mpi, library in LIVE.items()}
     assert moves["gloo"].keys() == {"cycle_time", "fusion_threshold"}
-    assert moves["openmpi"].keys() == {"cycle_time", "fusion_threshold", "allreduce_algorithm"}
+    assert moves["openmpi"].keys() == {"cycle_time", "fusion_threshold", "allreduce_algorithm", "segment_size"}
     assert moves["openmpi"]["fusion_threshold"]["16M"] == {"HOROVOD_FUSION_THRESHOLD": str(16 << 20)}
     ring = moves["openmpi"]["allreduce_algorithm"]["ring"]
     assert ring["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "4"
@@ -159,11 +159,17 @@ LIVE: dict[str, Library] = {mpi: LIBRARIES[mpi] for mpi in ("openmpi", "gloo")}
 
 def test_knobs_that_the_user_has_set_stay_as_they_are() -> None:
     options = OPENMPI.replace(set=("cycle_time=5",), env=("HOROVOD_FUSION_THRESHOLD=1048576",))
-    assert live_moves(COMMAND, options, LIBRARIES["openmpi"]).keys() == {"allreduce_algorithm"}
+    assert live_moves(COMMAND, options, LIBRARIES["openmpi"]).keys() == {"allreduce_algorithm", "segment_size"}
 
 
 def test_live_knobs_are_marked(tmp_path: Path) -> None:
     rows = json.loads(run_hvscale(tmp_path, "knobs", "--json").stdout)["rows"]
     live = {(row["library"], row["knob"]) for row in rows if row["live"]}
-    assert {("Horovod", "cycle_time"), ("Open MPI", "allreduce_algorithm"), ("MPICH", "segment_size")} <= live
+    assert {
+        ("Horovod", "cycle_time"),
+        ("Open MPI", "allreduce_algorithm"),
+        ("MPICH", "segment_size"),
+        ("MPICH", "eager_threshold"),
+    } <= live
+    assert ("Open MPI", "eager_threshold") not in live  # the library refuses the change
     assert not [row for row in rows if row["live"] and row["restart"] == "start"]

@@ -186,3 +186,35 @@ def test_what_cannot_help_is_not_a_candidate(
     }
     found = [(knob, value) for one in candidates(moves, shape) for knob, value in one.items()]
     assert [value for knob, value in found if accepts(knob, value)] == expected
+
+
+def test_a_segment_size_is_tried_only_with_an_algorithm_that_has_segments() -> None:
+    sizes = [{"segment_size": "32K"}, {"segment_size": "1M"}]
+    speeds = {"segmented_ring": 0.8, "ring": 0.7, "32K": 0.9, "1M": 1.3}
+
+    def times_of(block: Block) -> BlockTimes:
+        step = 1.0
+        for value in block.settings.values():
+            step *= speeds[value]
+        return BlockTimes([step * (1 + 0.001 * (one % 3)) for one in range(block.steps)], waited=block.steps)
+
+    without = Search(10 * STEPS, [{"allreduce_algorithm": "ring"}, *sizes])
+    assert drive(without, times_of)[0].settings == {"allreduce_algorithm": "ring"}
+    assert len(without.trials) == 1
+    outcome, _ = drive(Search(10 * STEPS, [{"allreduce_algorithm": "segmented_ring"}, *sizes]), times_of)
+    assert outcome.settings == {"allreduce_algorithm": "segmented_ring", "segment_size": "32K"}
+    ring_last = [{"allreduce_algorithm": "segmented_ring"}, sizes[0], {"allreduce_algorithm": "ring"}]
+    speeds["ring"] = 0.5
+    assert drive(Search(10 * STEPS, ring_last), times_of)[0].settings == {"allreduce_algorithm": "ring"}
+
+
+@pytest.mark.parametrize("several_nodes", [True, False])
+def test_the_eager_limit_between_nodes_is_tried_only_with_several_nodes(several_nodes: bool) -> None:
+    moves: dict[str, dict[str, object]] = {
+        "eager_threshold": {"1M": {}},
+        "segment_size": {"32K": {}},
+        "allreduce_algorithm": {"ring": {}},
+    }
+    found = candidates(moves, JobShape(1 << 26, 1.0, several_nodes))
+    assert ({"eager_threshold": "1M"} in found) == several_nodes
+    assert found[-1] == {"segment_size": "32K"}

@@ -38,7 +38,13 @@ for step in range({steps}):
 print("end", float(loss.detach()).hex(), sum(p.double().sum().item() for p in model.parameters()).hex(), flush=True)
 """
 # Every kind of change: Horovod's knobs in place, and an algorithm by starting Horovod again.
-ALL_KNOBS = {"fusion_threshold": "1M", "cycle_time": "2.5", "allreduce_algorithm": "ring"}
+ALL_KNOBS = {
+    "fusion_threshold": "1M",
+    "cycle_time": "2.5",
+    "allreduce_algorithm": "segmented_ring",
+    "segment_size": "32K",
+}
+ALL_KNOBS_OF_MPICH = {**ALL_KNOBS, "allreduce_algorithm": "tree"}
 
 
 def training(steps: int = STEPS, extra: str = "pass") -> str:
@@ -330,12 +336,13 @@ def mpich_hvscale(folder: Path, *arguments: object) -> subprocess.CompletedProce
 
 
 @needs_mpich
-def test_mpich_changes_its_algorithm_in_a_running_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("transport", "more"), [("ucx", {}), ("ofi", {"eager_threshold": "1M"})])
+def test_mpich_changes_its_variables_in_a_running_job(tmp_path: Path, transport: str, more: dict[str, str]) -> None:
     (tmp_path / "program.py").write_text(training(30))
-    job = ("launch", "--mpi", "mpich", "-np", 2, "--autotune")
+    job = ("launch", "--mpi", "mpich", "-np", 2, "--transport", transport, "--autotune")
     first = mpich_hvscale(tmp_path, *job, "--run", "first", "--", "python", "program.py")
     assert first.returncode == 0, first.stderr
-    remember(tmp_path / "memory", fingerprint(library_of(tmp_path / "first")), ALL_KNOBS, "mpich")
+    remember(tmp_path / "memory", fingerprint(library_of(tmp_path / "first")), {**ALL_KNOBS_OF_MPICH, **more}, "mpich")
     second = mpich_hvscale(tmp_path, *job, "--run", "second", "--", "python", "program.py")
     assert second.returncode == 0, second.stderr
     found = result_of(tmp_path / "second")

@@ -13,7 +13,7 @@ from hvscale.launch.options import LaunchOptions
 # Values of the knobs whose values in SEARCH_SPACE depend on a profile.
 THRESHOLDS = tuple(f"{size}M" for size in (1, 4, 8, 16, 32, 64, 128, 256, 512))
 SEARCHED: dict[str, tuple[str, ...]] = {"fusion_threshold": THRESHOLDS}
-LIVE = ("cycle_time", "fusion_threshold", "allreduce_algorithm")
+LIVE = ("cycle_time", "fusion_threshold", "allreduce_algorithm", "segment_size", "eager_threshold")
 Moves = dict[str, dict[str, dict[str, str]]]
 
 

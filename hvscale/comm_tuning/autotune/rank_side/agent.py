@@ -164,7 +164,8 @@ class Agent:
         remembered, problem = result.recall(accepted)
         if problem:
             say(problem)
-        shape = JobShape(sum(size for size, _ in self.sizes), self.step_seconds)
+        several_nodes = self.horovod.size() > self.horovod.local_size()
+        shape = JobShape(sum(size for size, _ in self.sizes), self.step_seconds, several_nodes)
         self.search = Search(request.steps, candidates(moves, shape), remembered)
         self.plan = self.search.plan()
 

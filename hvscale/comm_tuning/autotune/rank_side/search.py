@@ -17,7 +17,9 @@ PAIRS = 5
 PAIRS_REMEMBERED = 3  # of settings that have been proven before
 # Expected until one of the kind has been timed: in place, and with a restart of Horovod.
 FIRST_SWITCH_SECONDS = {False: 0.01, True: 0.1}
-RESTARTING = "allreduce_algorithm"  # the knob whose change restarts Horovod
+# The knobs whose change restarts Horovod.
+RESTARTING = ("allreduce_algorithm", "segment_size", "eager_threshold")
+SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies to
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
 RECENT = 12  # steps of the reference that a candidate is compared with
@@ -111,12 +113,14 @@ class Search:
         best: Settings = {}
         costly: list[Settings] = []
         for candidate in self.candidates:
-            settings = {**best, **candidate}
+            settings = applicable({**best, **candidate})
+            if settings == best:  # it has no effect with the best settings so far
+                continue
             if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
                 break
             if self.lost + self._next_loss(settings, best) > self.budget():
                 costly.append(settings)
-            elif settings != best and (yield from self._try(settings, best)):
+            elif (yield from self._try(settings, best)):
                 best = settings
         if best:
             return (yield from self._prove(best, PAIRS, is_remembered=False))
@@ -140,7 +144,7 @@ class Search:
 
     def _next_loss(self, settings: Settings, best: Settings) -> float:
         """Expected seconds that a trial loses if the candidate is slower."""
-        restarts = settings.get(RESTARTING) != best.get(RESTARTING)
+        restarts = restarting(settings) != restarting(best)
         return 2 * self.switch_seconds(restarts) + 2 * EXPECTED_LOSS * self.base
 
     def budget(self) -> float:
@@ -208,7 +212,7 @@ class Search:
 
     def _account(self, settings: Settings, times: BlockTimes) -> None:
         switched = settings != self.current
-        restarted = settings.get(RESTARTING) != self.current.get(RESTARTING)
+        restarted = restarting(settings) != restarting(self.current)
         self.current = settings
         # The first step after a switch allocates buffers and negotiates every tensor again.
         counted = list(times.steps[1:] if switched or not self.used else times.steps)
@@ -225,6 +229,18 @@ class Search:
 
     def _recent(self, settings: Settings) -> list[float]:
         return self.samples[key_of(settings)][-RECENT:]
+
+
+def restarting(settings: Settings) -> list[str | None]:
+    """The values of the knobs whose change restarts Horovod."""
+    return [settings.get(knob) for knob in RESTARTING]
+
+
+def applicable(settings: Settings) -> Settings:
+    """The settings without a segment size that the algorithm ignores."""
+    if settings.get("allreduce_algorithm") in SEGMENTED:
+        return settings
+    return {knob: value for knob, value in settings.items() if knob != "segment_size"}
 
 
 def key_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -257,10 +273,13 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class JobShape:
-    """What the first steps show of a job: bytes of its gradients, and seconds of a step."""
+    """What the first steps show of a job: bytes of its gradients, seconds of a step, and its
+    nodes.
+    """
 
     gradient_bytes: int
     step_seconds: float
+    has_several_nodes: bool = True
 
 
 # Algorithms that send each byte of a large message about twice, whatever the number of ranks.
@@ -272,10 +291,12 @@ CYCLES = ("5", "2.5", "10", "0.5", "25", "1", "0.1")
 
 
 def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list[Settings]:
-    """The candidates of a job, one knob each, those that change in place first.
+    """The candidates of a job, one knob each, those that change in place first. Segment sizes come
+    last, once an algorithm that has segments may have been kept.
 
     Left out is what cannot help: fusion thresholds above the gradients' bytes, cycles that take
-    much of a step, and algorithms that send large messages more often than others.
+    much of a step, algorithms that send large messages more often than others, and within one node
+    the limit of eager messages between nodes.
     """
     ordered = {
         "cycle_time": [value for value in CYCLES if value in moves.get("cycle_time", ()) and _fits_cycle(value, job)],
@@ -286,8 +307,10 @@ def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list
             if job.gradient_bytes < LARGE_BYTES or value in FOR_LARGE
         ],
     }
-    others = {knob: list(values) for knob, values in moves.items() if knob not in ordered}
-    return list(_round_robin({**ordered, **others}))
+    segments: list[Settings] = [{"segment_size": value} for value in moves.get("segment_size", ())]
+    left_out = {*ordered, "segment_size", *(() if job.has_several_nodes else ("eager_threshold",))}
+    others = {knob: list(values) for knob, values in moves.items() if knob not in left_out}
+    return [*_round_robin({**ordered, **others}), *segments]
 
 
 def _fits_cycle(value: str, job: JobShape) -> bool:

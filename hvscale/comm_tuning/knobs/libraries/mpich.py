@@ -49,6 +49,7 @@ register(
                 values=Bytes(0, LARGEST_INT),
                 unit="bytes",
                 transport="ofi",
+                restart="communicator",
                 note="over ucx, this is a knob of UCX",
                 source=VARS,
             ),
