@@ -123,3 +123,13 @@ def test_another_number_of_ranks_resumes_in_the_same_epoch(hvscale: Run, tmp_pat
         if line["epoch_loss"]
     ]
     assert epochs == [25, 40]
+
+
+def test_an_elastic_job_is_not_tuned_and_the_log_says_so(job: Callable[..., Any]) -> None:
+    """One line; ranks that leave and join later are not disturbed."""
+    with job(train=(*TRAIN, "--autotune", "--autotune-steps", 20)) as running:
+        running.wait_for_ranks(2, more=30)
+        running.hosts(FIRST, SECOND, THIRD)
+        running.wait_for_ranks(3, more=10)
+        running.stop()
+        assert running.log().count("--autotune does not apply to an elastic job") == 1, running.log()

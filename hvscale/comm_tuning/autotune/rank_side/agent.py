@@ -25,7 +25,7 @@ from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
 # Variables with which Horovod does not start again inside a process.
-NO_RESTART = ("HOROVOD_ELASTIC", "HOROVOD_TIMELINE", "HOROVOD_DYNAMIC_PROCESS_SETS")
+NO_RESTART = ("HOROVOD_TIMELINE", "HOROVOD_DYNAMIC_PROCESS_SETS")
 MESSAGE = 1024  # numbers in a decision: a count, flags, and the text
 COUNT, PROBLEMS, IN_FLIGHT, LENGTH, TEXT = 0, 1, 2, 3, 8
 MAX_WAITS = 20  # ends of steps with an operation in flight, after which the tuning ends
@@ -72,6 +72,12 @@ class Agent:
     # What the program calls.
 
     def init(self, *args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("HOROVOD_ELASTIC"):
+            # A rank that joins later has the defaults, and all ranks must have the same settings.
+            found = self.own["init"](*args, **kwargs)
+            self.rank = self.horovod.rank()
+            self._stop("--autotune does not apply to an elastic job, whose ranks change: use hvscale tune")
+            return found
         if os.environ.get("HOROVOD_AUTOTUNE", "0") != "0":
             self.problem = self.problem or "Horovod's own autotune is on"
         if self.switcher is not None and not self.problem and not self.horovod.is_initialized():
