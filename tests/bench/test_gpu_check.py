@@ -23,6 +23,7 @@ from hvscale.bench.gpu_check.steps._throughput import add_speed, add_speed_up, r
 from hvscale.bench.gpu_check.steps.nccl_tests import bus_bandwidth
 from hvscale.core.documents import from_json, to_json
 from hvscale.core.errors import RequestError
+from hvscale.launch import flavours
 
 MINUTES = 20
 MACHINE = Machine(
@@ -118,17 +119,22 @@ def test_ranks_that_share_a_gpu_get_what_their_nccl_needs(tmp_path: Path) -> Non
     assert context(tmp_path, gpu=False)[0].sharing_variables(2) == {}
 
 
-def test_each_rank_is_a_host_of_its_own_and_the_sites_module_is_kept(tmp_path: Path) -> None:
+def test_each_rank_is_a_host_of_its_own_and_the_sites_module_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['SITE'] = 'kept'")
     program = "import os, json; print(json.dumps([os.environ.get(name) for name in ('NCCL_HOSTID', 'SITE')]))"
-    environment = {**os.environ, "PYTHONPATH": f"{OWN_HOST}:{tmp_path}", "OMPI_COMM_WORLD_RANK": "1"}
-    done = commands.run(
-        [sys.executable, "-c", program],
-        output=tmp_path / "out",
-        deadline=time.monotonic() + 60,
-        environment=environment,
-    )
-    assert json.loads(done.stdout) == ["hvscale-rank-1", "kept"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    sharing = context(tmp_path)[0].sharing_variables(2)
+    for variables in flavours.all_rank_variables():
+        inherited = {name: value for name, value in os.environ.items() if not name.endswith(("_RANK", "_PROCID"))}
+        done = commands.run(
+            [sys.executable, "-c", program],
+            output=tmp_path / variables.rank,
+            deadline=time.monotonic() + 60,
+            environment={**inherited, **sharing, variables.rank: "1"},
+        )
+        assert json.loads(done.stdout) == ["hvscale-rank-1", "kept"]
 
 
 def test_a_dry_run_never_holds_anything(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hvscale.launch import flavours
 
 RANK_SIDE = "hvscale.bench.gpu_check.rank_side"
 OWN_HOST = Path(__file__).parent / "rank_side" / "own_host"
+RANK_VARIABLES = "HVSCALE_RANK_VARIABLES"  # for own_host/sitecustomize.py
 SHARING_NCCL = (2, 30)  # the first release that lets ranks share a GPU
 Figure = float | int | str | None
 
@@ -233,7 +234,10 @@ class StepContext:
         if self.machine.nccl >= SHARING_NCCL:
             return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
         others = os.environ.get("PYTHONPATH", "")
-        return {"PYTHONPATH": f"{OWN_HOST}{os.pathsep}{others}" if others else str(OWN_HOST)}
+        return {
+            "PYTHONPATH": f"{OWN_HOST}{os.pathsep}{others}" if others else str(OWN_HOST),
+            RANK_VARIABLES: ",".join(one.rank for one in flavours.all_rank_variables()),
+        }
 
     def sharing_options(self, np: int) -> list[str]:
         """The same as options of `hvscale launch`."""

@@ -30,7 +30,7 @@ VARIANTS = (
 @dataclass(frozen=True)
 class Request:
     """`options`: of the model. `side`: of its square inputs, in pixels. `seconds`: to measure each
-    variant for, in `rounds` turns.
+    variant for, in `rounds` interleaved parts.
     """
 
     model: str

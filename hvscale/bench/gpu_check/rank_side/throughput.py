@@ -1,8 +1,8 @@
 """Images per second of a model's training step in each variant; appends a JSON line for each.
 
-The variants take turns, those that torch.compile compiles after the others. A variant that fails is
-recorded with its problem and left out. The model is hvscale's; the step is plain PyTorch in one
-process, so that the figures show what the chip can do.
+The measurements of the variants are interleaved; those that torch.compile compiles come after the
+others. A variant that fails is recorded with its problem and left out. The model is hvscale's; the
+step is plain PyTorch in one process, so that the figures show what the chip can do.
 
 Usage: python -m ...rank_side.throughput REQUEST RESULTS: two files of JSON
 """
@@ -160,11 +160,11 @@ def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict
     if request.device != "cpu":
         torch.backends.cudnn.benchmark = True
     for compiled in (False, True):
-        take_turns(request, [variant for variant in variants if variant.compiled == compiled], write)
+        measure_interleaved(request, [variant for variant in variants if variant.compiled == compiled], write)
 
 
-def take_turns(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
-    """Prepare the variants, then measure them in turns, and write a line for each."""
+def measure_interleaved(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
+    """Prepare the variants, measure them interleaved, and write a line for each."""
     ready: dict[Variant, TrainingStep] = {}
     facts: dict[Variant, dict[str, Any]] = {}
     for variant in variants:

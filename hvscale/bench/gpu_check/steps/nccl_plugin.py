@@ -79,7 +79,7 @@ def recorded(breakdown: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:
 
 
 def cost(context: StepContext) -> None:
-    """Time small all-reduces with and without recording, in turns."""
+    """Time small all-reduces with and without recording, interleaved."""
     seconds: dict[tuple[str, str], list[float]] = {}
     calls = TIMED_CALLS[context.device]
     for number in range(ROUNDS[context.device]):

@@ -1,7 +1,8 @@
 """Python imports this at start-up in ranks that share a GPU with an NCCL before release 2.30.
 
 Such an NCCL refuses two ranks on one GPU of a host. NCCL_HOSTID makes each rank a host of its own.
-A `sitecustomize` of the site is imported as well. Standard library only.
+HVSCALE_RANK_VARIABLES names the variables that may hold the rank, separated by commas; the first
+that is set applies. A `sitecustomize` of the site is imported as well. Standard library only.
 """
 
 import importlib.machinery
@@ -10,18 +11,11 @@ import os
 import sys
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 (pathlib takes 5 ms to import)
-RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_RANK",
-    "HOROVOD_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "SLURM_PROCID",
-)
 
 
 def use_own_host() -> None:
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    names = os.environ.get("HVSCALE_RANK_VARIABLES", "").split(",")
+    rank = next((os.environ[name] for name in names if name in os.environ), None)
     if rank is not None:
         os.environ.setdefault("NCCL_HOSTID", f"hvscale-rank-{rank}")
 
