@@ -35,7 +35,7 @@ from site_environment import MARKER, PATH_FILE, SiteEnvironment
 from site_python import SitePython, ask_site_python
 from steps import BUILD_MIB, EXIT_INTERRUPTED, EXIT_WRONG_REQUEST, raise_interrupted
 from uv_tool import has_module
-from wheel_cache import build_wheel, cache_folder, find_wheel
+from wheel_cache import build_wheel, cache_folder, create_cache, find_wheel
 
 INSTALLER = Path(__file__).resolve().parent.parent
 BUNDLE = INSTALLER.parent
@@ -93,6 +93,7 @@ def install(prefix: Path, mpi_request: str) -> None:
     check_machine(manifest)
     check_hashes(BUNDLE)
     cache = cache_folder()
+    create_cache(cache)
     compilers = find_tools(uv_available=has_module("venv"))
     site = ask_site_python()
     _, site_mpi = find_mpi(mpi_request, prefix, LOCK_FILE)  # before anything is installed
@@ -171,7 +172,6 @@ def check_hashes(folder: Path, prefix: str = "") -> None:
 def check_free_space(manifest: Manifest, folder: Path, cache: Path, builds: bool) -> None:
     """Raise SetUpError if PREFIX or the build of Horovod does not fit on its disk."""
     needed_mib = int(manifest.payload_bytes + INSTALLED_FACTOR * manifest.installed_bytes) >> 20
-    cache.mkdir(parents=True, exist_ok=True)
     if builds and cache.stat().st_dev == folder.stat().st_dev:
         needed_mib += BUILD_MIB
     elif builds:

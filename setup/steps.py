@@ -20,7 +20,7 @@ from packages import read_locked_package
 from site_environment import SiteEnvironment, is_site_environment
 from site_python import ask_site_python
 from uv_tool import get_uv, uv_available
-from wheel_cache import build_wheel, cache_folder, find_wheel
+from wheel_cache import build_wheel, cache_folder, create_cache, find_wheel
 
 CLONE = Path(__file__).resolve().parent.parent
 EXTRA_GROUPS = ("dev", "docs")  # of pyproject.toml; each is an option
@@ -97,6 +97,7 @@ def set_up(mpi_request: str, extra_groups: list[str], torch: str = "locked") -> 
     if not find_wheel(cache, recipe.key):
         check_compiler(compilers, recipe.cxx_standard)
         check_space(cache, BUILD_MIB, "set HVSCALE_CACHE to a folder on another disk")
+        create_cache(cache)
     target = f"setup-{extra_groups[0]}" if extra_groups else "setup"
     rebuild = rebuild_command(CLONE, target, mpi_request, torch)
     uv = get_uv(cache, locked_uv)

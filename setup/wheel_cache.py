@@ -6,6 +6,7 @@
 <cache>/horovod/.lock                           the lock of the set-up that builds
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,19 @@ def cache_folder() -> Path:
         # Horovod is built in the cache, and CMake splits mpicxx's output at spaces.
         raise SetUpError(f"the path of the cache contains a space ({cache}): set HVSCALE_CACHE to another folder")
     return cache
+
+
+def create_cache(cache: Path) -> None:
+    """Create the cache's folder. Raises SetUpError if this user cannot write there."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()  # also on a disk that is mounted read-only
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SetUpError(
+            f"the cache {cache} cannot be written ({error.strerror}): set HVSCALE_CACHE to a folder of yours"
+        ) from error
 
 
 def find_wheel(cache: Path, key: str) -> Path | None:

@@ -321,6 +321,13 @@ def test_too_little_space(bundle: Path, cache: Path, small_disk: Callable[..., P
     assert list(disk.iterdir()) == []
 
 
+def test_a_cache_that_cannot_be_written(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = install(bundle, tmp_path / "p", tmp_path / "file" / "cache")
+    assert_one_line(done, f"the cache {tmp_path}/file/cache cannot be written", "set HVSCALE_CACHE")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_missing_compiler(bundle: Path, cache: Path, tmp_path: Path) -> None:
     tools = link_tools(tmp_path / "bin")
     for name in ("dirname", "ip", "unshare"):
@@ -364,3 +371,18 @@ def test_another_bundle_python_is_chosen_by_its_markers(tmp_path: Path) -> None:
 def test_a_python_for_which_no_bundle_is_possible(version: str) -> None:
     words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--python", version]
     assert_one_line(subprocess.run(words, capture_output=True, text=True), f"BUNDLE_PYTHON={version}", "3.12")
+
+
+def test_a_missing_strip_is_reported(tmp_path: Path) -> None:
+    """The bundle is made without it."""
+    tools = link_tools(tmp_path / "bin")
+    words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--level", "0"]
+    environment = setup_environment(users_cache(), PATH=str(tools))
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert "no strip" in first
+    assert "binutils" in first
+    assert process.returncode == 130
