@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hvscale.core.compiler_tools import compile_without_openssl
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import log_line
@@ -119,5 +120,6 @@ def compile_blocks(model: nn.Module) -> None:
     blocks = [block for block in blocks if next(block.children(), None) is not None]
     if not blocks:
         raise RequestError("the model has no repeated blocks to compile: leave out --compile")
+    compile_without_openssl()
     for block in blocks:
         block.compile()

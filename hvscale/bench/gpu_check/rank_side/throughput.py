@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 from hvscale import models
 from hvscale.bench.gpu_check.rank_side.requests import VARIANTS, Request, Variant
 from hvscale.bench.gpu_check.rank_side.results import synchronize
+from hvscale.core.compiler_tools import compile_without_openssl
 
 WARM_UP_STEPS = 3  # the first one chooses cuDNN's algorithms
 CLASSES = 1000
@@ -159,6 +160,7 @@ def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict
     """Measure the compiled variants last: compiling may take all the time there is."""
     if request.device != "cpu":
         torch.backends.cudnn.benchmark = True
+    compile_without_openssl()
     for compiled in (False, True):
         measure_interleaved(request, [variant for variant in variants if variant.compiled == compiled], write)
 
