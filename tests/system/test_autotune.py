@@ -31,8 +31,8 @@ data = torch.randn(8, 64, generator=torch.Generator().manual_seed(hvd.rank()))
 for step in range({steps}):
     optimizer.zero_grad()
     loss = model(data).square().mean()
+    time.sleep(0.01)  # before the gradients, so that nothing hides their messages
     loss.backward()
-    time.sleep(0.01)
     {extra}
     optimizer.step()
 print("end", float(loss.detach()).hex(), sum(p.double().sum().item() for p in model.parameters()).hex(), flush=True)
