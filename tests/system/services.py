@@ -174,8 +174,9 @@ def podman_service(folder: Path) -> Iterator[str]:
         finally:
             service.terminate()
             service.wait(timeout=DAEMON_SECONDS)
-            # Podman mounts its storage on itself.
-            subprocess.run(["umount", "--lazy", folder / "root" / "overlay"], capture_output=True)
+            # Podman mounts its storage on itself, sometimes twice.
+            while _succeeds(["umount", "--lazy", str(folder / "root" / "overlay")]):
+                pass
 
 
 def daemon_pid(address: str) -> int:
