@@ -183,7 +183,7 @@ def divide_into_steps(run: ProfiledRun, bytes_per_step: float) -> ProfiledRun:
 
 def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -> Comparison:
     """`compare` for runs already read."""
-    before, after = _of_common_ranks(before, after)
+    before, after, left_out = _of_common_ranks(before, after)
     by_step = before.has_steps and after.has_steps
     for run in (before, after):
         if run.recording.overwritten and not by_step:
@@ -224,21 +224,23 @@ def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -
         step=_whole_step(before, after),
         incomplete="; ".join(f"{run.path}: {text}" for run in (before, after) if (text := run.recording.incomplete))
         or None,
-        warnings=_warnings(before, after, first, second, by_step),
+        warnings=[*left_out, *_warnings(before, after, first, second, by_step)],
     )
 
 
-def _of_common_ranks(before: ProfiledRun, after: ProfiledRun) -> tuple[ProfiledRun, ProfiledRun]:
-    """The runs without the ranks that only one of them has recorded; unchanged if none is left."""
+def _of_common_ranks(before: ProfiledRun, after: ProfiledRun) -> tuple[ProfiledRun, ProfiledRun, list[str]]:
+    """The runs without the ranks that only one of them has recorded, and a warning about these.
+
+    Unchanged and without a warning if no rank would be left.
+    """
     ranks = [set(run.recording.ranks) for run in (before, after)]
     common, only_one = ranks[0] & ranks[1], ranks[0] ^ ranks[1]
     comparable = before.record.np == after.record.np and before.recording.source == after.recording.source
     if not (common and only_one and comparable):
-        return before, after
-    found = [replace(run, recording=run.recording.of_ranks(common)) for run in (before, after)]
+        return before, after, []
+    before, after = (replace(run, recording=run.recording.of_ranks(common)) for run in (before, after))
     text = f"the comparison leaves out {ranks_in_words(sorted(only_one))}, which only one of the runs has recorded"
-    found[0].recording.warnings.append(text)
-    return found[0], found[1]
+    return before, after, [text]
 
 
 class _Table(Reducer["_TablePiece"]):

@@ -1,17 +1,13 @@
 """Real ranks with different options end with one line that names the option, instead of a hang."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.training import shared_options
-from tests.conftest import DIRECT_START
-from tests.trainer.conftest import BIN, LAUNCHERS
+from tests.trainer.conftest import BIN, run_on_two_ranks
 
 TRAIN = (
     *("train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16"),
@@ -36,14 +32,8 @@ os.execv(words[0], [*words, *more])
 )
 def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
     (tmp_path / "wrapper.py").write_text(WRAPPER)
-    words = [*LAUNCHERS["openmpi"], sys.executable, "wrapper.py", *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"]
-    done = subprocess.run(
-        list(map(str, words)),
-        cwd=tmp_path,
-        env={**os.environ, **DIRECT_START},
-        capture_output=True,
-        text=True,
-        timeout=100,
+    done = run_on_two_ranks(
+        tmp_path, str(tmp_path / "wrapper.py"), *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count(f"hvscale: {message}") == 1

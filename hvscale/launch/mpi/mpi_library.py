@@ -52,8 +52,8 @@ def library_version(file: Path, environment: Mapping[str, str]) -> str:
 def has_function(function: str, files: list[str], environment: Mapping[str, str]) -> bool:
     """Whether the first loadable library of `files` exports `function`.
 
-    `files`: paths, or names for the dynamic linker. A library that only links to the one that has
-    the function, or has no path here, is loaded in a separate process, which takes 60 ms.
+    `files`: paths, or names for the dynamic linker. If the first file does not name the function, a
+    separate process loads it, which takes 60 ms: it may link to the library that has the function.
     """
     first = Path(files[0])
     with suppress(OSError):
