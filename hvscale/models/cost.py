@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.models.registry import Task, build, find
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     training = model.training
     model.eval()  # auxiliary classifiers run in training only
     # Not under no_grad: it fuses attention into one operation, which the counter does not support.
-    with fake_mode(model), FlopCounterMode(display=False) as counter:
+    with fake_mode(model), flop_counter() as counter:
         model(torch.empty(input_shape, device=next(model.parameters()).device))
     model.train(training)
     return Cost(
@@ -45,6 +47,13 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
         gradient_bytes=sum(p.numel() * p.element_size() for p in trainable),
         forward_flops=counter.get_total_flops(),
     )
+
+
+def flop_counter() -> "FlopCounterMode":
+    """A counter that prints nothing. Its module loads Triton, which training does not need."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    return FlopCounterMode(display=False)
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ def gradients_in_order(model: nn.Module, input_shape: tuple[int, ...]) -> list[R
     evaluation mode does not use, such as those of auxiliary classifiers, have no gradient.
     """
     finished: list[tuple[str, int, int]] = []
-    counter = FlopCounterMode(display=False)
+    counter = flop_counter()
 
     def hook_of(name: str) -> Callable[[torch.Tensor], None]:
         return lambda parameter: finished.append((name, parameter.numel(), counter.get_total_flops()))
