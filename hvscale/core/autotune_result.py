@@ -42,6 +42,20 @@ class AutotuneTrial(BaseModel):
     kept: bool
 
 
+class ProposedKnob(BaseModel):
+    """A knob to try at the next start, and what it does."""
+
+    knob: str
+    reason: str
+
+
+class NextStart(BaseModel):
+    """Knobs that the job could not change while it ran, and the command that tries them."""
+
+    knobs: list[ProposedKnob]
+    command: str
+
+
 class AutotuneResult(VersionedDocument):
     """What rank 0 wrote at the end of the tuning.
 
@@ -50,6 +64,10 @@ class AutotuneResult(VersionedDocument):
     step with the defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
     the phase cost beyond the same steps with the defaults, negative if it gained.
     `switch_seconds`: the median cost of a change in place, and of one that restarts Horovod.
+    `wait_share`: how much of a step with the defaults ranks waited for communication; None if
+    unknown. `largest_message_bytes`: of the messages that Horovod can make of the gradients.
+    `live_knobs`: those that this job could change. `nccl`: it carried the gradients.
+    `next_start`: None if ranks hardly waited for communication, or no other knob can help.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -68,6 +86,11 @@ class AutotuneResult(VersionedDocument):
     switches: int = 0
     switch_seconds: dict[str, float] = {}
     trials: list[AutotuneTrial] = []
+    wait_share: float | None = None
+    largest_message_bytes: int = 0
+    live_knobs: list[str] = []
+    nccl: bool = False
+    next_start: NextStart | None = None
 
     @property
     def gain(self) -> Estimate | None:

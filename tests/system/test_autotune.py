@@ -1,8 +1,10 @@
 """`hvscale launch --autotune` with real ranks."""
 
+import html
 import json
 import os
 import re
+import shlex
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.comm_tuning.autotune.memory import RememberedSettings, name_of
+from hvscale.comm_tuning.autotune.next_start import next_start
 from hvscale.comm_tuning.autotune.rank_side.result import gradients_digest
 from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autotune_result
 from hvscale.core.run_folder import Library, RunFolder
@@ -212,6 +215,34 @@ def test_what_cannot_be_tuned_trains_all_the_same(tmp_path: Path, program: str, 
     log = (tmp_path / "job/logs/rank-00000.log").read_text()
     assert expected in stderr + log
     assert len([line for line in log.splitlines() if "autotune" in line]) <= 1
+
+
+def test_the_next_start_is_proposed_and_its_command_runs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(training(20))
+    fixed = ("--set", "cycle_time=4", "--env", "A_VARIABLE=1")
+    done = run_hvscale(
+        tmp_path,
+        *("profile", "-np", 2, "--run", "job", *fixed, "--autotune", "--autotune-steps", 20),
+        *("--", "python", "program.py"),
+        HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"),
+    )
+    assert done.returncode == 0, done.stderr
+    proposed = result_of(tmp_path / "job").next_start
+    assert proposed is not None
+    names = [one.knob for one in proposed.knobs]
+    assert "yield_when_idle" in names
+    assert not {"fusion_threshold", "allreduce_algorithm", "cycle_time"} & set(names)  # live, or set by the user
+    assert " ".join(done.stderr.split()).count(proposed.command) == 1
+    assert run_hvscale(tmp_path, "report", "job").returncode == 0
+    assert proposed.command in html.unescape((tmp_path / "job/report.html").read_text())
+    waits_little = result_of(tmp_path / "job").model_copy(update={"wait_share": 0.009})
+    record = RunFolder(tmp_path / "job").read()
+    assert next_start(waits_little, ["python", "program.py"], LaunchOptions(np=2), record) is None
+    # A whole search takes minutes: here its first start ends with the program's own status.
+    (tmp_path / "program.py").write_text("raise SystemExit(7)")
+    done = run_hvscale(tmp_path, *shlex.split(proposed.command)[1:], A_VARIABLE="1")
+    assert done.returncode == 3
+    assert re.search(r"with the defaults rank \d on .* ended with status 7", " ".join(done.stderr.split()))
 
 
 def test_remembered_settings_of_a_knob_that_is_gone_are_one_line(tmp_path: Path, plain: Path) -> None:

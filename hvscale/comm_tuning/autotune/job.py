@@ -7,14 +7,15 @@ from pathlib import Path
 import hvscale.comm_tuning.autotune.rank_side
 from hvscale.comm_tuning.autotune.memory import RememberedSettings, forget, memory_folder, now, recall_all, remember
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
+from hvscale.comm_tuning.autotune.next_start import next_start, sentence
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.mpi_t import value_numbers
 from hvscale.comm_tuning.tune.document import Proof, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
-from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_autotune_result
+from hvscale.core.autotune_result import FILE, FOLDER, AutotuneResult, read_autotune_result
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Library, RunFolder, RunRecord
+from hvscale.core.run_folder import Library, RunFolder, RunRecord, write_atomically
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import Instrument, LaunchOptions
 
@@ -70,6 +71,24 @@ class Autotune:
         finally:
             for run in started:
                 show(keep(run, self.command, self.options, run.read().library, self.warn))
+                if proposed := self._propose(run):
+                    show(proposed)
+
+    def _propose(self, run: RunFolder) -> str:
+        """Add to the result what the next start could try; returns the line about it, or ""."""
+        try:
+            result = read_autotune_result(run)
+            found = next_start(result, self.command, self.options, run.read()) if result is not None else None
+            if result is None or found is None:
+                return ""
+            text = result.model_copy(update={"next_start": found}).model_dump_json(by_alias=True, indent=2)
+            write_atomically(run.path / FOLDER / FILE, lambda stream: stream.write(text.encode()))
+        except (ValueError, RequestError):  # `keep` has said what is wrong with the result
+            return ""
+        except OSError as error:
+            self.warn(f"cannot write {run.path / FOLDER / FILE}: {error.strerror}")
+            return ""
+        return sentence(found, result)
 
     def _remembered(self, record: RunRecord) -> list[dict[str, object]]:
         """The settings that may be this job's; the ranks know which."""

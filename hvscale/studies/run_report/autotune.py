@@ -2,19 +2,24 @@
 
 from dataclasses import dataclass
 
-from hvscale.core.autotune_result import AutotuneResult, read_autotune_result
+from hvscale.core.autotune_result import AutotuneResult, NextStart, read_autotune_result
 from hvscale.core.run_folder import RunFolder
-from hvscale.core.units import human_seconds
+from hvscale.core.units import human_bytes, human_seconds, human_share
 from hvscale.report.tables import TableModel
 
 
 @dataclass(frozen=True)
 class AutotuneView:
-    """The sentences and the table of the section."""
+    """The sentences and the table of the section.
+
+    `next_start`: what needs a fresh start, with a sentence on it and the command in `next_command`.
+    """
 
     sentence: str
     cost: str
     table: TableModel | None
+    next_start: str = ""
+    next_command: str = ""
 
 
 def autotune_view(run: RunFolder) -> AutotuneView | None:
@@ -30,6 +35,8 @@ def autotune_view(run: RunFolder) -> AutotuneView | None:
         sentence(result),
         cost(result),
         TableModel(title="Candidates", columns=columns, groups={"": rows}) if rows else None,
+        proposal(result, result.next_start) if result.next_start is not None else "",
+        result.next_start.command if result.next_start is not None else "",
     )
 
 
@@ -55,4 +62,14 @@ def cost(result: AutotuneResult) -> str:
     return (
         f"{result.steps} steps and {result.switches} changes of settings, which {lost} "
         f"{human_seconds(abs(result.lost_seconds))} beside the same steps with the defaults."
+    )
+
+
+def proposal(result: AutotuneResult, found: NextStart) -> str:
+    """What the next start of the job could try, and why."""
+    knobs = "; ".join(f"{one.knob} ({one.reason})" for one in found.knobs)
+    return (
+        f"Ranks wait for communication in {human_share(result.wait_share or 0)} % of a step, with messages of up to "
+        f"{human_bytes(result.largest_message_bytes)}. These knobs need a fresh start: {knobs}. This command tries "
+        "them:"
     )

@@ -17,6 +17,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import DEFAULTS, THRESHOLD
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
@@ -161,12 +162,14 @@ class Agent:
     def _make_plan(self, request: RankRequest, result: Result) -> None:
         """Prepare the search on rank 0, from the steps so far and what is remembered."""
         accepted = self._moves()
-        if self.on_gpu and self.horovod.nccl_built():  # MPI carries no gradients
+        nccl = self.on_gpu and bool(self.horovod.nccl_built())
+        if nccl:  # MPI carries no gradients
             accepted = [one for one in accepted if not split(request.variables(one))[1]]
         moves: dict[str, dict[str, object]] = {}
         for settings in accepted:
             for knob, value in settings.items():
                 moves.setdefault(knob, {})[value] = None
+        result.describe_messages(self.sizes, self._fusion_threshold(), sorted(moves), nccl)
         remembered, problem = result.recall(accepted)
         if problem:
             say(problem)
@@ -174,6 +177,11 @@ class Agent:
         shape = JobShape(sum(size for size, _ in self.sizes), self.step_seconds, several_nodes)
         self.search = Search(request.steps, candidates(moves, shape), remembered)
         self.plan = self.search.plan()
+
+    def _fusion_threshold(self) -> int:
+        """The job's own, in bytes."""
+        defaults = self.switcher.knobs.defaults if self.switcher is not None else {}
+        return int(float(defaults.get(THRESHOLD) or DEFAULTS[THRESHOLD]))
 
     # Blocks of steps.
 

@@ -22,6 +22,7 @@ class Result:
     def __init__(self, request: RankRequest) -> None:
         self.request = request
         self.fingerprint: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
 
     def describe(self, sizes: Sequence[tuple[int, str]], np: int, ranks_per_node: int) -> None:
         """Note which job this is; `sizes`: bytes and type of each gradient."""
@@ -34,6 +35,13 @@ class Result:
             "library": self.request.library or library_name(),
             "link": self.request.link,
         }
+
+    def describe_messages(self, sizes: Sequence[tuple[int, str]], threshold: int, live: list[str], nccl: bool) -> None:
+        """Note what a proposal for the next start depends on.
+
+        `threshold`: of the fusion, in bytes. `live`: the knobs that this job can change.
+        """
+        self.known = {"largest_message_bytes": largest_message(sizes, threshold), "live_knobs": live, "nccl": nccl}
 
     def recall(self, accepted: Sequence[Settings]) -> tuple[Settings | None, str]:
         """The remembered settings of this job, and what is wrong with them; both may be empty."""
@@ -76,6 +84,8 @@ class Result:
                 **fields,
                 "drops_remembered": search.drops_remembered,
                 "fingerprint": self.fingerprint,
+                "wait_share": search.wait_share,
+                **self.known,
                 "steps": search.used,
                 "default_seconds": search.base,
                 "lost_seconds": search.lost,
@@ -103,6 +113,18 @@ def gradients_digest(sizes: Sequence[tuple[int, str]]) -> str:
     """Names the multiset of gradients, whose order may differ between runs."""
     counted = sorted(Counter(sizes).items())
     return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:16]
+
+
+def largest_message(sizes: Sequence[tuple[int, str]], threshold: int) -> int:
+    """The bytes of the largest message that Horovod can send.
+
+    It packs gradients of one type into messages up to the threshold, and never splits one.
+    `sizes`: bytes and type of each gradient.
+    """
+    of_type: Counter[str] = Counter()
+    for size, dtype in sizes:
+        of_type[dtype] += size
+    return max((max(size, min(of_type[dtype], threshold)) for size, dtype in sizes), default=0)
 
 
 def sentence(outcome: Outcome, search: Search) -> str:

@@ -97,6 +97,7 @@ class Search:
         self.samples: dict[tuple[tuple[str, str], ...], list[float]] = {}
         self.trials: list[Trial] = []
         self.drops_remembered = False
+        self.of_defaults = [0.0, 0.0]  # seconds of steps with the defaults, and of waiting in them
 
     def plan(self) -> Plan:
         if self.remembered:
@@ -107,8 +108,8 @@ class Search:
         else:
             profile = yield Block({}, PROFILE_STEPS)
             self._account({}, profile)
-            share = profile.waited / max(sum(profile.steps), 1e-9)
-            if share < MIN_WAIT:
+            share = self.wait_share
+            if share is not None and share < MIN_WAIT:
                 return self._keep(f"ranks wait for communication in only {share:.1%} of a step")
         best: Settings = {}
         costly: list[Settings] = []
@@ -141,6 +142,12 @@ class Search:
         """Expected seconds of one switch, with the slower first step after it."""
         timed = self.switches[restarts]
         return statistics.median(timed) if timed else FIRST_SWITCH_SECONDS[restarts]
+
+    @property
+    def wait_share(self) -> float | None:
+        """How much of a step with the defaults ranks wait for communication; None if unknown."""
+        seconds, waited = self.of_defaults
+        return waited / seconds if seconds else None
 
     def _next_loss(self, settings: Settings, best: Settings) -> float:
         """Expected seconds that a trial loses if the candidate is slower."""
@@ -217,6 +224,8 @@ class Search:
         # The first step after a switch allocates buffers and negotiates every tensor again.
         counted = list(times.steps[1:] if switched or not self.used else times.steps)
         self.used += len(times.steps)
+        if not settings:
+            self.of_defaults = [self.of_defaults[0] + sum(times.steps), self.of_defaults[1] + times.waited]
         self.samples.setdefault(key_of(settings), []).extend(counted)
         defaults = self.samples.get(())
         if defaults:
