@@ -8,6 +8,7 @@ from hvscale.core.documents import VersionedDocument, from_json
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
+from hvscale.core.units import human_bytes, human_share
 
 FOLDER, FILE = "autotune", "result.json"
 AutotuneState = Literal["tuned", "defaults", "unfinished", "not tuned"]
@@ -91,6 +92,14 @@ class AutotuneResult(VersionedDocument):
     live_knobs: list[str] = []
     nccl: bool = False
     next_start: NextStart | None = None
+
+    @property
+    def waiting(self) -> str:
+        """How much communication there is to save, in words."""
+        return (
+            f"ranks wait for communication in {human_share(self.wait_share or 0)} % of a step, with messages of up to "
+            f"{human_bytes(self.largest_message_bytes)}"
+        )
 
     @property
     def gain(self) -> Estimate | None:

@@ -217,7 +217,7 @@ def test_what_cannot_be_tuned_trains_all_the_same(tmp_path: Path, program: str, 
     assert len([line for line in log.splitlines() if "autotune" in line]) <= 1
 
 
-def test_the_next_start_is_proposed_and_its_command_runs(tmp_path: Path) -> None:
+def test_the_next_start_is_proposed_and_its_command_starts_the_job(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(training(20))
     fixed = ("--set", "cycle_time=4", "--env", "A_VARIABLE=1")
     done = run_hvscale(
@@ -235,8 +235,14 @@ def test_the_next_start_is_proposed_and_its_command_runs(tmp_path: Path) -> None
     assert " ".join(done.stderr.split()).count(proposed.command) == 1
     assert run_hvscale(tmp_path, "report", "job").returncode == 0
     assert proposed.command in html.unescape((tmp_path / "job/report.html").read_text())
-    waits_little = result_of(tmp_path / "job").model_copy(update={"wait_share": 0.009})
-    record = RunFolder(tmp_path / "job").read()
+    assert proposed.command.startswith("hvscale tune -np 2 --env A_VARIABLE --knobs ")
+    assert proposed.command.endswith(" --fix cycle_time=4 -- python program.py")
+    result, record = result_of(tmp_path / "job"), RunFolder(tmp_path / "job").read()
+    proven = result.model_copy(update={"settings": {"fusion_threshold": "1M"}})
+    found = next_start(proven, ["python", "program.py"], LaunchOptions(np=2), record)
+    assert found is not None
+    assert " --fix fusion_threshold=1M -- " in found.command
+    waits_little = result.model_copy(update={"wait_share": 0.009})
     assert next_start(waits_little, ["python", "program.py"], LaunchOptions(np=2), record) is None
     # A whole search takes minutes: here its first start ends with the program's own status.
     (tmp_path / "program.py").write_text("raise SystemExit(7)")

@@ -6,11 +6,10 @@ from hvscale.comm_tuning.autotune.rank_side.search import MIN_WAIT
 from hvscale.comm_tuning.knobs.library import Target, libraries_of
 from hvscale.comm_tuning.knobs.settings import OPTIONS, given_in, parse, target_of, translate
 from hvscale.comm_tuning.tune.document import KnobChoice
-from hvscale.comm_tuning.tune.job_profile import JobProfile, OperationMessages
+from hvscale.comm_tuning.tune.job_profile import JobProfile, OperationMessages, from_record
 from hvscale.comm_tuning.tune.job_space import choices, without_orphans
 from hvscale.core.autotune_result import AutotuneResult, NextStart, ProposedKnob
 from hvscale.core.run_folder import RunRecord
-from hvscale.core.units import human_bytes, human_share
 from hvscale.launch.environment import env_variables
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
@@ -46,28 +45,13 @@ def next_start(
 def sentence(found: NextStart, result: AutotuneResult) -> str:
     """The proposal in one line of the log."""
     names = ", ".join(one.knob for one in found.knobs)
-    return f"autotune: {waiting(result)}; knobs that need a fresh start ({names}) can be tried by: {found.command}"
-
-
-def waiting(result: AutotuneResult) -> str:
-    """How much communication there is to save."""
-    return (
-        f"ranks wait for communication in {human_share(result.wait_share or 0)} % of a step, with messages of up to "
-        f"{human_bytes(result.largest_message_bytes)}"
-    )
+    return f"autotune: {result.waiting}; knobs that need a fresh start ({names}) can be tried by: {found.command}"
 
 
 def profile_of(result: AutotuneResult, record: RunRecord) -> JobProfile:
     """What the tuned steps have shown of the job."""
-    return JobProfile(
-        command=tuple(record.command),
-        np=record.np,
-        nodes=max(len(record.nodes), 1),
-        ranks_per_node=max((len(node.ranks) for node in record.nodes), default=record.np),
-        cores=record.host.cores,
-        gpus=len(record.host.gpus),
-        flavour=record.library.flavour,
-        transport=record.library.transport,
+    return from_record(
+        record,
         source="nccl" if result.nccl else "hvprof",
         horovod=True,
         step_bytes=result.fingerprint.gradient_bytes if result.fingerprint else None,

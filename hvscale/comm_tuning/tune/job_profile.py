@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.steps import read_step_log, step_edges
 from hvscale.profiling.read.events import Events
@@ -68,18 +68,30 @@ def job_profile(run: RunFolder) -> JobProfile:
                 largest=int(events.bytes[of_operation].max()),
                 share=float(events.duration_ns[of_operation].sum() / max(seconds, 1)),
             )
-    ranks = [len(node.ranks) for node in record.nodes]
+    return from_record(
+        record,
+        source=recording.source,
+        horovod=bool(np.any(events.bitwise)) or recording.source in ("horovod-timeline", "nccl"),
+        step_bytes=step_bytes,
+        messages=messages,
+    )
+
+
+def from_record(
+    record: RunRecord, source: str, horovod: bool, step_bytes: int | None, messages: dict[str, OperationMessages]
+) -> JobProfile:
+    """The facts that a run's record has, with those that its communication has shown."""
     return JobProfile(
         command=tuple(record.command),
         np=record.np,
         nodes=len(record.nodes),
-        ranks_per_node=max(ranks, default=record.np),
+        ranks_per_node=max((len(node.ranks) for node in record.nodes), default=record.np),
         cores=record.host.cores,
         gpus=len(record.host.gpus),
         flavour=record.library.flavour,
         transport=record.library.transport,
-        source=recording.source,
-        horovod=bool(np.any(events.bitwise)) or recording.source in ("horovod-timeline", "nccl"),
+        source=source,
+        horovod=horovod,
         step_bytes=step_bytes,
         messages=messages,
     )

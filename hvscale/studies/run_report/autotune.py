@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hvscale.core.autotune_result import AutotuneResult, NextStart, read_autotune_result
 from hvscale.core.run_folder import RunFolder
-from hvscale.core.units import human_bytes, human_seconds, human_share
+from hvscale.core.units import human_seconds
 from hvscale.report.tables import TableModel
 
 
@@ -68,8 +68,5 @@ def cost(result: AutotuneResult) -> str:
 def proposal(result: AutotuneResult, found: NextStart) -> str:
     """What the next start of the job could try, and why."""
     knobs = "; ".join(f"{one.knob} ({one.reason})" for one in found.knobs)
-    return (
-        f"Ranks wait for communication in {human_share(result.wait_share or 0)} % of a step, with messages of up to "
-        f"{human_bytes(result.largest_message_bytes)}. These knobs need a fresh start: {knobs}. This command tries "
-        "them:"
-    )
+    waiting = result.waiting[0].upper() + result.waiting[1:]
+    return f"{waiting}. These knobs need a fresh start: {knobs}. This command tries them:"
