@@ -13,6 +13,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
+from hvscale.profiling.analyze.exposed import exposed_communication
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, step_edges
 from hvscale.profiling.compare import (
@@ -268,6 +269,41 @@ def test_runs_without_steps_are_divided_by_bytes_per_step() -> None:
     assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)
     assert f"a step is taken to be {human_bytes(share)} sent by each rank" in comparison.warnings[0]
     assert divide_into_steps(shorter, 1e12).edges_ns is None
+
+
+def test_a_job_stopped_between_two_ranks_marks_did_the_same_work() -> None:
+    """Rank 0 marked the end of its last step; rank 1 was killed within that step's last message."""
+    run = recorded(log=False)
+    marks = START_NS + (np.arange(STEPS + 1) * STEP_SECONDS * 1e9).astype(np.int64)
+    whole = replace(run.recording, steps={0: marks, 1: marks})
+    events = run.recording.load()
+    kept = np.ones(len(events.rank), np.bool_)
+    kept[np.flatnonzero(events.rank == 1)[-1]] = False
+    columns: dict[str, Any] = {
+        name: getattr(events, name)[kept]
+        for name in (
+            "rank",
+            "operation",
+            "bytes",
+            "start_ns",
+            "duration_ns",
+            "communicator_size",
+            "bitwise",
+            "thread",
+        )
+    }
+    threads = {rank: np.full(STEPS + 1, rank + 100) for rank in range(NP)}
+    stopped = replace(whole, events=replace(events, **columns), steps={0: marks, 1: marks[:-1]}, step_threads=threads)
+    edges = step_edges(stopped, None)
+    assert edges is not None
+    comparison = compared(
+        replace(run, recording=whole, edges_ns=step_edges(whole, None)), replace(run, recording=stopped, edges_ns=edges)
+    )
+    assert (comparison.steps_before, comparison.steps_after) == (STEPS, STEPS - 1)
+    assert comparison.total.calls_after == comparison.total.calls_before
+    exposed = exposed_communication(stopped, None, edges)
+    assert exposed is not None
+    assert (exposed.ranks, exposed.step_count) == ([0, 1], STEPS - 1)
 
 
 def test_marked_steps_are_taken_as_they_are() -> None:

@@ -88,11 +88,14 @@ def test_the_marking_thread_may_change() -> None:
     assert milliseconds(found(made)) == [(100, 10, 10), (100, 20, 30)]
 
 
-def test_a_step_is_a_mean_over_the_ranks_with_equally_many_marks() -> None:
+def test_a_step_is_a_mean_over_the_ranks_that_marked_the_same_steps() -> None:
     calls = [(0, "allreduce", MAIN, 10, 20), (1, "allreduce", MAIN, 20, 50)]
     assert milliseconds(found(recording(calls, {0: [0, 100], 1: [10, 90]}))) == [(90, 20, 20)]
+    # Stopped between two ranks' marks.
     one_more = found(recording(calls, {0: [0, 100], 1: [10, 90, 95]}))
-    assert (one_more.ranks, milliseconds(one_more)) == ([0], [(100, 10, 10)])
+    assert (one_more.ranks, milliseconds(one_more)) == ([0, 1], [(90, 20, 20)])
+    two_more = found(recording(calls, {0: [0, 100], 1: [10, 90, 95, 97]}))
+    assert (two_more.ranks, milliseconds(two_more)) == ([0], [(100, 10, 10)])
 
 
 def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:

@@ -106,11 +106,15 @@ class Exposure(Reducer["_Covered | None"]):
     def __init__(self, recording: Recording, edges_ns: NDArray[np.int64]) -> None:
         """`edges_ns`: the step edges of the lowest rank, from `step_edges`."""
         lowest = min(recording.ranks)
-        marked = {rank: marks for rank, marks in recording.steps.items() if len(marks) == len(edges_ns)}
+        marked = {
+            rank: marks[: len(edges_ns)]
+            for rank, marks in recording.steps.items()
+            if len(marks) == len(edges_ns) or (len(marks) == len(edges_ns) + 1 and not recording.overwritten)
+        }
         if lowest not in marked:
             marked, threads = {lowest: edges_ns}, {lowest: np.full(len(edges_ns), -1)}
         else:
-            threads = recording.step_threads
+            threads = {rank: recording.step_threads[rank][: len(edges_ns)] for rank in marked}
         self._ranks = {rank: _RankExposure(marked[rank], threads[rank]) for rank in sorted(marked)}
         self._seconds = np.mean([np.diff(edges) for edges in marked.values()], axis=0) / 1e9
         self._at_least_ns, self._at_most_ns = np.zeros((2, len(self._seconds)))

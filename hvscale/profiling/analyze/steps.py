@@ -87,8 +87,8 @@ def read_step_log(run: RunFolder) -> StepLog | None:
 def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
     """The start of the first step and the ends of all steps, in nanoseconds since 1970.
 
-    None if they are unknown. Step marks (`hvscale.profiling.step`) are used as they are; the step
-    after the last mark has no end.
+    None if they are unknown. Step marks (`hvscale.profiling.step`) are used as they are, except for
+    a last step that was stopped; the step after the last mark has no end.
 
     Without marks, the durations in steps.jsonl are aligned with the messages. Every step
     all-reduces the same bytes of gradients, so the message that completes them ends before its step
@@ -97,7 +97,7 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     names = recording.events.operations
     marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
     if len(marks) > 1:
-        return marks
+        return _without_stopped_step(recording, marks)
     # A missing duration would shift all later steps.
     if log is None or log.warning is not None or recording.overwritten or "allreduce" not in names:
         return None
@@ -117,6 +117,17 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     # Unless most steps contain their gradients, the job's all-reduces do not belong to its steps.
     plausible = np.abs(sent_in_step[1 : steps + 1] - bytes_per_step) < bytes_per_step / 2
     return edges if plausible.mean() > 0.9 else None
+
+
+def _without_stopped_step(recording: Recording, marks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The lowest rank's marks up to the last step that the other ranks ended too.
+
+    A job stopped between two ranks' marks leaves a step without some ranks' last messages. Ranks
+    that end together are at most one step apart: one with fewer marks ended early, and the steps
+    after that count.
+    """
+    one_fewer = any(len(own) == len(marks) - 1 for own in recording.steps.values())
+    return marks[:-1] if one_fewer and len(marks) > 2 and not recording.overwritten else marks
 
 
 def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
