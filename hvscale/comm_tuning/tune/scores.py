@@ -7,6 +7,7 @@ import numpy as np
 from hvscale.comm_tuning.tune.document import Trial
 
 FAILED_RATIO = 0.0  # for settings with which the job crashes, hangs or computes wrong sums
+SUCCEEDED = ("measured", "stopped early")
 MAX_FINALISTS = 3
 FINALIST_MIN_RATIO = 0.95  # lowest score of a finalist, relative to the best score
 SettingsKey = frozenset[tuple[str, str]]
@@ -23,8 +24,8 @@ def ratios(trials: Iterable[Trial]) -> list[float]:
     """
     found, base = [], None
     for trial in trials:
-        usable = trial.state in ("measured", "stopped early") and trial.throughput is not None
-        value = trial.throughput.mean if usable and trial.throughput is not None else FAILED_RATIO
+        succeeded = trial.state in SUCCEEDED
+        value = trial.throughput.mean if succeeded and trial.throughput is not None else FAILED_RATIO
         if not trial.settings and value:
             base = value
         found.append(value / base if base else FAILED_RATIO)
@@ -34,7 +35,7 @@ def ratios(trials: Iterable[Trial]) -> list[float]:
 def ratios_by_settings(trials: list[Trial]) -> dict[SettingsKey, list[float]]:
     """The ratios of all settings that were measured to the end and never failed."""
     found: dict[SettingsKey, list[float]] = {}
-    failed = {settings_key(trial.settings) for trial in trials if trial.state not in ("measured", "stopped early")}
+    failed = {settings_key(trial.settings) for trial in trials if trial.state not in SUCCEEDED}
     for trial, ratio in zip(trials, ratios(trials), strict=True):
         if trial.state == "measured" and settings_key(trial.settings) not in failed:
             found.setdefault(settings_key(trial.settings), []).append(ratio)
