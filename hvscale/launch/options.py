@@ -37,7 +37,7 @@ class LaunchOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     np: Annotated[Ranks, option("N", "Number of ranks.", "-np", "--np")] = 1
-    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help)] = flavours.DEFAULT
+    mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help)] = flavours.of_this_environment()
     transport: Annotated[str | None, option("NAME", flavours.transport_help)] = None
     devices: Annotated[
         str,

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hvscale.launch import environment, flavours
 from hvscale.launch.containers import mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
-from hvscale.launch.mpi import mpi_library
+from hvscale.launch.mpi import build_record, mpi_library
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.rank_side import remote_start
 from hvscale.launch.supervision import init_marker
@@ -262,28 +263,69 @@ def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "soname", "is_given"), [("libmpi.so.40", "libmpi.so.40", True), ("libmpich.so.12", "libmpi.so.12", False)]
-)
-def test_mpi4py_gets_the_library_of_a_linux_distribution(
-    tmp_path: Path, name: str, soname: str, is_given: bool
-) -> None:
-    """The library is not next to the launcher, but a program there is linked to it. mpi4py cannot
-    use a library with an unusual name.
-    """
-    folder = tmp_path / "lib" / "of-this-machine"
-    (tmp_path / "bin").mkdir()
-    folder.mkdir(parents=True)
-    made = folder / name
+def fake_distribution(folder: Path, name: str) -> tuple[Path, Path]:
+    """A launcher and a library elsewhere, to which a program beside the launcher is linked."""
+    libraries = folder / "lib" / "of-this-machine"
+    (folder / "bin").mkdir()
+    libraries.mkdir(parents=True)
+    library = libraries / name
     compiler = ["cc", "-x", "c", "-", "-o"]
-    subprocess.run(
-        [*compiler, made, "-shared", f"-Wl,-soname,{name}"], input=b"int MPI_Init(void){return 0;}", check=True
-    )
-    linked = ["-x", "none", str(made), f"-Wl,-rpath,{folder}"]
-    main = b"int MPI_Init(void); int main(void) { return MPI_Init(); }"
-    subprocess.run([*compiler, str(tmp_path / "bin" / "ompi_info"), *linked], input=main, check=True)
-    launcher = tmp_path / "bin" / "mpirun"
-    found = mpi_library.for_mpi4py({"A": "b"}, launcher, soname)
-    assert found == {"A": "b", **({"MPI4PY_LIBMPI": str(made)} if is_given else {})}
+    function = b"int MPI_Get_version(int *v, int *s) { *v = 3; *s = 1; return 0; }"
+    subprocess.run([*compiler, library, "-shared", f"-Wl,-soname,{name}"], input=function, check=True)
+    linked = ["-x", "none", str(library), f"-Wl,-rpath,{libraries}"]
+    main = b"int MPI_Get_version(int *, int *); int main(void) { return MPI_Get_version(0, 0); }"
+    subprocess.run([*compiler, str(folder / "bin" / "mpichversion"), *linked], input=main, check=True)
+    return folder / "bin" / "mpirun", library
+
+
+def test_mpi4py_gets_the_library_of_a_linux_distribution(tmp_path: Path) -> None:
+    launcher, library = fake_distribution(tmp_path, "libmpi.so.40")
+    found = mpi_library.for_mpi4py({"A": "b"}, launcher, "libmpi.so.40")
+    assert found == {"A": "b", "MPI4PY_LIBMPI": str(library)}
     named_by_user = {"MPI4PY_LIBMPI": "mine"}
-    assert mpi_library.for_mpi4py(named_by_user, launcher, soname) == named_by_user
+    assert mpi_library.for_mpi4py(named_by_user, launcher, "libmpi.so.40") == named_by_user
+
+
+def test_mpi4py_gets_debians_mpich_under_the_usual_name(tmp_path: Path) -> None:
+    """Also in a program that has already loaded MPI: it loads the library by name alone."""
+    launcher, library = fake_distribution(tmp_path, "libmpich.so.12")
+    found = mpi_library.for_mpi4py({"LD_LIBRARY_PATH": "/other"}, launcher, "libmpi.so.12")
+    named = Path(found["MPI4PY_LIBMPI"])
+    assert named.name == "libmpi.so.12"
+    assert found["LD_LIBRARY_PATH"] == f"{named.parent}:/other"
+    # The linker finds a distribution's folder without the variable.
+    environment = found | {"LD_LIBRARY_PATH": f"{found['LD_LIBRARY_PATH']}:{library.parent}"}
+    program = """
+import ctypes, os, sys
+version, minor = ctypes.c_int(), ctypes.c_int()
+for name in (os.environ["MPI4PY_LIBMPI"], "libmpi.so.12"):
+    ctypes.CDLL(name).MPI_Get_version(ctypes.byref(version), ctypes.byref(minor))
+    print(version.value, minor.value)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", "1", "3", "1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("MVAPICH2 2.3.7 in /opt/mvapich2", "mvapich2"),
+        ("MPICH 5.0.2", "mpich"),
+        ("Intel(R) MPI Library 2021.19 in /opt/intel", "intelmpi"),
+        ("Open MPI v4.1.4 in /usr", "openmpi"),
+        ("Another MPI 1.0 in /opt", "openmpi"),
+        (None, "openmpi"),
+    ],
+)
+def test_the_default_flavour_is_that_of_the_recorded_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, expected: str
+) -> None:
+    own = Path(sysconfig.get_path("purelib"), "horovod", build_record.FILE_NAME)
+    record = json.loads(own.read_text())
+    record["mpi"]["version"] = version
+    (tmp_path / "horovod").mkdir()
+    # Without a version, the record is damaged.
+    (tmp_path / "horovod" / build_record.FILE_NAME).write_text(json.dumps(record))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert flavours.of_this_environment() == expected

@@ -62,6 +62,15 @@ def mpich_hvscale(tmp_path: Path) -> Run:
     return run
 
 
+def test_the_default_flavour_is_that_of_the_environments_horovod(mpich_hvscale: Run, tmp_path: Path) -> None:
+    print_size = "import horovod.torch as hvd; hvd.init(); print(hvd.size())"
+    done = mpich_hvscale("launch", "-np", 2, "--run", "job", "--", MPICH_PREFIX / "bin" / "python", "-c", print_size)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 2"]
+    [reported] = run_json(tmp_path / "job")["libraries_reported"]
+    assert reported["flavour"] == "mpich"
+
+
 @pytest.mark.parametrize(
     ("mpi", "make", "script"),
     [

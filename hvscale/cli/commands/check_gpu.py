@@ -28,7 +28,7 @@ def check_gpu(
     ] = False,
     mpi: Annotated[
         str, typer.Option("--mpi", metavar="FLAVOUR", help="MPI library that starts the ranks.")
-    ] = flavours.DEFAULT,
+    ] = flavours.of_this_environment(),
     run: Annotated[
         Path | None,
         typer.Option("--run", metavar="DIR", help="Folder for the results. [default: a new folder under runs/]"),

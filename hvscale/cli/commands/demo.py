@@ -40,6 +40,7 @@ def demo(
 
     Example: `hvscale demo --seconds 10`
     """
+    from hvscale.launch import flavours
     from hvscale.launch.options import LaunchHooks, LaunchOptions
     from hvscale.profiling.analyze.explanation import explained_breakdown
     from hvscale.studies.profiled_launch import profiled_launch
@@ -47,10 +48,11 @@ def demo(
     from hvscale.trainer import TrainResult, demo_config
     from hvscale.trainer.progress import TrainingBar
 
-    duration = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
-    print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over Open MPI, {duration}")
-    command = ["hvscale", "train", *demo_config(seconds=seconds).arguments()]
     options = LaunchOptions(np=RANKS, run=run)
+    library = flavours.get(options.mpi).library_name
+    duration = "about a minute" if seconds == SECONDS else f"{seconds:g} s of training"
+    print_message(f"training a small EDSR x2 on the bundled photos, two Horovod ranks over {library}, {duration}")
+    command = ["hvscale", "train", *demo_config(seconds=seconds).arguments()]
     if sys.stderr.isatty():
         with TrainingBar() as bar:
             hooks = LaunchHooks(warn=print_warning, watch=lambda running: bar.follow(running.steps))

@@ -6,6 +6,7 @@ methods of `Flavour`. docs/how-to/extend.md shows how to add one.
 
 import os
 import subprocess
+import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -19,10 +20,11 @@ from hvscale.core.registry import Registry
 from hvscale.core.run_folder import Library
 from hvscale.launch.effective_settings import SettingsReader
 from hvscale.launch.job import Job
+from hvscale.launch.mpi.build_record import read_record
 from hvscale.launch.mpi.mpi_library import library_version
 from hvscale.launch.supervision.processes import NP_VARIABLE
 
-DEFAULT = "openmpi"
+DEFAULT = "openmpi"  # of an environment without a Horovod that the set-up built
 LIBRARY_DECIDES = "auto"  # the transport if none was chosen
 
 Processes = list[subprocess.Popen[bytes]]
@@ -178,6 +180,17 @@ def get(name: str) -> Flavour:
 
 def names() -> list[str]:
     return FLAVOURS.names()
+
+
+def of_this_environment() -> str:
+    """The flavour whose library this environment's Horovod was built against."""
+    try:
+        record = read_record(Path(sysconfig.get_path("purelib"), "horovod", "torch", "library"))
+    except RequestError:  # launching reports it, with the command that mends it
+        record = None
+    version = record.mpi.version.replace("(R)", "") if record else ""
+    named = (name for name, flavour in FLAVOURS.all().items() if version.startswith(flavour.library_name))
+    return next(named, DEFAULT)
 
 
 def mpi_help() -> str:

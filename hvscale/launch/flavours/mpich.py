@@ -66,7 +66,7 @@ class ControlVariables:
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
         requested = job.variables_with_prefix(PREFIX)
-        library = next(Path(job.library.launcher or "/").parent.parent.glob("lib*/libmpi.so.12"), None)
+        library = mpi_library.library_of_launcher(Path(job.library.launcher or "/"), hydra.SONAME, job.environment)
         if not requested or library is None:
             return None
         command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]

@@ -10,10 +10,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library
 from hvscale.launch import flavours
 from hvscale.launch.mpi.build_record import check_torch, read_record, rebuild_command
-from hvscale.launch.mpi.mpi_library import LINKED_MPI, library_version
-
-# Debian renames MPICH's library.
-SONAMES = {"libmpich.so.12": "libmpi.so.12"}
+from hvscale.launch.mpi.mpi_library import LINKED_MPI, USUAL_NAMES, library_version, names_of
 
 
 def horovod_library(command: list[str], environment: dict[str, str]) -> Path | None:
@@ -40,9 +37,8 @@ def links_to(library: Path, soname: str) -> bool:
 
     Quicker than ldd, which also finds the file.
     """
-    names = [soname, *(name for name, usual in SONAMES.items() if usual == soname)]
     strings = library.read_bytes()
-    return any(b"\0" + name.encode() + b"\0" in strings for name in names)
+    return any(b"\0" + name.encode() + b"\0" in strings for name in names_of(soname))
 
 
 def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | None] | None:
@@ -58,7 +54,7 @@ def linked_mpi(library: Path, environment: dict[str, str]) -> tuple[str, Path | 
     except (OSError, subprocess.CalledProcessError) as error:
         raise RequestError(f"{library} is not a valid library: build it again: {rebuild_command(library)}") from error
     found = LINKED_MPI.search(listed)
-    return None if found is None else (SONAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
+    return None if found is None else (USUAL_NAMES.get(found[1], found[1]), Path(found[2]) if found[2] else None)
 
 
 def check_horovod(command: list[str], environment: dict[str, str], flavour: flavours.Flavour, library: Library) -> None:

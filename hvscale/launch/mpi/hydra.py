@@ -89,13 +89,7 @@ def own_library_first(environment: dict[str, str], launcher: Path) -> dict[str, 
     For programs built on another MPI of the same ABI.
     """
     library = mpi_library.library_beside(launcher, SONAME)
-    if library is None:
-        return environment
-    others = environment.get("LD_LIBRARY_PATH")
-    return {
-        **environment,
-        "LD_LIBRARY_PATH": f"{library.parent}{os.pathsep}{others}" if others else str(library.parent),
-    }
+    return environment if library is None else mpi_library.library_folder_first(environment, library.parent)
 
 
 def with_own_library(environment: dict[str, str], launcher: Path) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Asks an MPI library about itself in a separate process, and finds a launcher's own library."""
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from hvscale.core.built_library import built_library
 
 ASK_LIBRARY = """
 import ctypes, sys
@@ -34,6 +37,10 @@ LINKED_PROGRAMS = ("ompi_info", "mpichversion", "mpivars")
 # Names the library that mpi4py 4.1 and later loads. Otherwise a wheel takes that of its own Python
 # environment, whatever launcher starts it.
 MPI4PY_LIBRARY = "MPI4PY_LIBMPI"
+# Debian renames MPICH's library.
+USUAL_NAMES = {"libmpich.so.12": "libmpi.so.12"}
+# A library with the usual name that loads Debian's.
+UNDER_USUAL_NAME = "debian-mpich/libmpi.so.12"
 
 
 def library_version(file: Path, environment: Mapping[str, str]) -> str:
@@ -63,6 +70,11 @@ def has_function(function: str, files: list[str], environment: Mapping[str, str]
     return program_output(command, environment).strip() == "True"
 
 
+def names_of(soname: str) -> list[str]:
+    """The names under which distributions install that library, the usual one first."""
+    return [soname, *(name for name, usual in USUAL_NAMES.items() if usual == soname)]
+
+
 def library_beside(launcher: Path, soname: str) -> Path | None:
     """The library of that name in the launcher's own prefix.
 
@@ -74,7 +86,7 @@ def library_beside(launcher: Path, soname: str) -> Path | None:
 
 
 def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, str]) -> Path | None:
-    """The launcher's library of that name; None if not found.
+    """The launcher's library of that name, or of Debian's name for it; None if not found.
 
     It is in the launcher's prefix or in a distribution's folders.
     """
@@ -83,19 +95,33 @@ def library_of_launcher(launcher: Path, soname: str, environment: Mapping[str, s
         return own
     programs = (launcher.resolve().parent / name for name in LINKED_PROGRAMS)
     listed = (program_output(["ldd", str(program)], environment) for program in programs if program.exists())
-    found = {name: Path(file) for text in listed for name, file in LINKED_MPI.findall(text) if file}
+    found = {
+        USUAL_NAMES.get(name, name): Path(file) for text in listed for name, file in LINKED_MPI.findall(text) if file
+    }
     return found.get(soname)
 
 
 def for_mpi4py(environment: dict[str, str], launcher: Path, soname: str) -> dict[str, str]:
     """The environment with the launcher's library named for mpi4py, unless the user named one.
 
-    An mpi4py that was compiled for one MPI does not read the variable.
+    An mpi4py that was compiled for one MPI does not read the variable. A wheel loads the library by
+    its usual name, whatever the variable says, if the process has loaded MPI before.
     """
     if MPI4PY_LIBRARY in environment:
         return environment
     library = library_of_launcher(launcher, soname, environment)
-    return environment if library is None else {**environment, MPI4PY_LIBRARY: str(library)}
+    if library is None:
+        return environment
+    if library.name in USUAL_NAMES:
+        library = built_library(UNDER_USUAL_NAME)
+        environment = library_folder_first(environment, library.parent)
+    return {**environment, MPI4PY_LIBRARY: str(library)}
+
+
+def library_folder_first(environment: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment in which the dynamic linker looks into `folder` first."""
+    others = environment.get("LD_LIBRARY_PATH")
+    return {**environment, "LD_LIBRARY_PATH": f"{folder}{os.pathsep}{others}" if others else str(folder)}
 
 
 def program_output(command: list[str], environment: Mapping[str, str]) -> str:

@@ -99,6 +99,4 @@ def mpi_files(command: list[str], environment: dict[str, str], library: Library)
     found = linked[1] if linked else None
     if found is None:
         found = mpi_library.library_beside(Path(library.launcher or ""), soname)
-    return (
-        [str(found)] if found else [soname, *(name for name, usual in horovod_build.SONAMES.items() if usual == soname)]
-    )
+    return [str(found)] if found else mpi_library.names_of(soname)
