@@ -193,13 +193,14 @@ def requested_knobs(record: dict[str, Any]) -> dict[str, str]:
     return dict(request.split("=", 1) for request in record["launch"].get("set", []))
 
 
-def processes_below(folder: Path) -> list[psutil.Process]:
-    """Return all living processes of runs in the folder."""
+def processes_below(folder: Path, named: str = "") -> list[psutil.Process]:
+    """Return all living processes of runs in the folder whose name contains `named`."""
     found = []
     for process in psutil.process_iter():
         try:
             run = process.environ().get("HVSCALE_RUN", "")
-            if process.status() != psutil.STATUS_ZOMBIE and Path(run).is_relative_to(folder):
+            living = process.status() != psutil.STATUS_ZOMBIE
+            if living and Path(run).is_relative_to(folder) and named in process.name():
                 found.append(process)
         except psutil.Error:
             continue

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
-from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json
+from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json, wait_until
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -267,16 +268,23 @@ def test_other_commands_take_a_replay(hvscale: Run, recorded: Path, tmp_path: Pa
     assert json.loads(tables.stdout)["sizes"] == {"allreduce": [4096]}
 
 
-def test_tune_takes_a_replay(hvscale: Run, recorded: Path) -> None:
-    done = hvscale(
-        *("tune", "-np", 2, "--trials", 2, "--trial-seconds", 2, "--minutes", 1, "--json", "--run", "tuned"),
-        *("--", "hvscale", "replay", recorded, "--steps", 1_000_000),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    trials = json.loads(done.stdout)["trials"]
-    assert trials
-    assert all(trial["throughput"]["mean"] > 0 for trial in trials if trial["problem"] is None)
+def test_tune_takes_a_replay(recorded: Path, tmp_path: Path) -> None:
+    """Two trials; the proof, which starts replays in the same way many times, is cut short."""
+    words = ("tune", "-np", 2, "--trials", 2, "--trial-seconds", 2, "--run", "tuned")
+    command = [PROGRAMS / "hvscale", *words, "--", "hvscale", "replay", recorded, "--steps", 1_000_000]
+    with subprocess.Popen([str(word) for word in command], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as search:
+        document = tmp_path / "tuned" / "tune.json"
+
+        def trials() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = json.loads(document.read_text())["trials"] if document.exists() else []
+            return found
+
+        wait_until(lambda: len(trials()) == 2 or search.poll() is not None)
+        search.send_signal(signal.SIGINT)
+        _, errors = search.communicate(timeout=60)
+    assert search.returncode in (0, 130), errors  # 0 if there is nothing to prove
+    assert [trial["state"] for trial in trials()] in (["measured"] * 2, ["measured", "stopped early"])
+    assert all(trial["throughput"]["mean"] > 0 for trial in trials())
 
 
 def change(recorded: Path, kind: bytes, **fields: object) -> None:

@@ -159,7 +159,7 @@ def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(t
     wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
     (folder,) = local.iterdir()
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
-    wait_until(lambda: not [rank for rank in processes_below(tmp_path) if "allreduces" in rank.name()])
+    wait_until(lambda: processes_below(tmp_path, named="allreduces") == [])
     output, _ = job.communicate("go on\n", timeout=120)
     assert f"collected profiles {folder} of {tmp_path}/job" in output.splitlines()
     assert sorted(path.name for path in (tmp_path / "job/hvprof").iterdir()) == ["rank-00000.hvp", "rank-00001.hvp"]

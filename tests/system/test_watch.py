@@ -330,7 +330,7 @@ def test_a_job_that_is_killed_meanwhile(hvscale: Run, steady: Path, tmp_path: Pa
             if killed == "hvscale":
                 job.kill()
             else:
-                ranks = [one for one in processes_below(tmp_path) if one.name() == "steady"]
+                ranks = processes_below(tmp_path, named="steady")
                 ranks[0].kill()
             out, errors = watching.communicate(timeout=60)
         assert watching.returncode == 0
