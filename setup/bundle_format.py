@@ -4,6 +4,7 @@ install.sh, PYTHON_VERSION, README.txt     for people and the shell
 Containerfile, hvscale.def                 for rootless Podman and Apptainer
 installer/                                 setup/, pyproject.toml and uv.lock, as in a clone
 payload.tar.xz                             wheels/*, stored without compression inside, and photos/
+pytorch/                                   wheels of PyTorch and of what it needs, if wanted
 bundle.json                                for which machine, and what is in it
 SHA256SUMS                                 of every other file, and of every file of the payload
 """
@@ -21,7 +22,8 @@ PAYLOAD_FOLDER = "payload"
 REQUIREMENTS = "requirements.txt"
 WHEELS = "wheels"
 PHOTOS = "photos"  # of the demo, by the package that they come from
-SCHEMA = "hvscale/bundle/1"
+PYTORCH = "pytorch"
+SCHEMA = "hvscale/bundle/2"
 BLOCK = 1 << 20
 
 
@@ -36,13 +38,15 @@ class Manifest:
     machine: str  # as `uname -m` prints it
     glibc: str  # the oldest on which its wheels run: "2.28"
     mpi: str  # the wheel's name and version
+    torch: str | None  # the version; None: the other machine's PyTorch
     payload_bytes: int  # unpacked
     installed_bytes: int
 
     @property
     def name(self) -> str:
         """The name of the archive's folder."""
-        return f"hvscale-{self.hvscale}-cp{self.python.replace('.', '')}-{self.machine}"
+        torch = f"-torch{self.torch}" if self.torch else ""
+        return f"hvscale-{self.hvscale}{torch}-cp{self.python.replace('.', '')}-{self.machine}"
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")

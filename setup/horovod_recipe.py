@@ -10,12 +10,12 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda import NCCL_HEADER, Cuda, nccl_library
+from cuda import NCCL_HEADER, Cuda, choose_cuda, nccl_library
 from logged_run import SetUpError
 from machine import Compilers, build_jobs
 from mpi import Mpi
 from packages import LockedPackage, read_locked_package, registry_variables
-from site_python import LATEST_STANDARD, SiteTorch
+from site_python import LATEST_STANDARD, SitePython, SiteTorch
 
 CMAKE_FILES = Path(__file__).resolve().parent / "horovod"
 TOOLCHAIN, SITE_TOOLCHAIN = "toolchain.cmake", "site_toolchain.cmake"
@@ -139,13 +139,13 @@ class Recipe:
         }
 
 
-def choose_recipe(
-    lock_file: Path, mpi: Mpi, cuda: Cuda | None, compilers: Compilers, site_torch: SiteTorch | None = None
-) -> Recipe:
+def choose_recipe(lock_file: Path, mpi: Mpi, compilers: Compilers, site: SitePython | None) -> Recipe:
     """Return the recipe for the versions that uv.lock pins, or for a site's PyTorch."""
     horovod = read_locked_package(lock_file, "horovod")
-    version = site_torch.version if site_torch else read_locked_package(lock_file, "torch").version
-    return Recipe(horovod, version, mpi, cuda, compilers, site_torch)
+    if site:
+        cuda = choose_cuda(site.torch, site.folders)
+        return Recipe(horovod, site.torch.version, mpi, cuda, compilers, site.torch)
+    return Recipe(horovod, read_locked_package(lock_file, "torch").version, mpi, choose_cuda(), compilers)
 
 
 def processor_flags() -> str:

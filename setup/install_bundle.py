@@ -19,19 +19,20 @@ from bundle_format import (
     PAYLOAD,
     PAYLOAD_FOLDER,
     PHOTOS,
+    PYTORCH,
     REQUIREMENTS,
     WHEELS,
     Manifest,
     differing,
     read_sums,
 )
-from cuda import choose_cuda
+from environment import Environment
 from horovod_recipe import Recipe, choose_recipe, digest
 from logged_run import InterruptedBySignal, SetUpError, run_logged, say, say_then_run
 from machine import check_compiler, check_space, find_tools
 from mpi import CHOICES, choose_mpi, find_mpi, is_request
 from new_prefix import new_prefix
-from site_environment import MARKER, PATH_FILE, SiteEnvironment
+from site_environment import MARKER, add_site_folders, description
 from site_python import SitePython, ask_site_python
 from steps import BUILD_MIB, EXIT_INTERRUPTED, EXIT_WRONG_REQUEST, raise_interrupted
 from uv_tool import has_module
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="./install.sh",
         description="Install hvscale into PREFIX from this bundle, without a network. Set PYTHON to the interpreter "
-        "that has PyTorch.",
+        "that has PyTorch, or to any if the bundle contains PyTorch.",
         epilog="example: PYTHON=/opt/python/bin/python3 ./install.sh ~/hvscale",
     )
     parser.add_argument(
@@ -91,16 +92,18 @@ def install(prefix: Path, mpi_request: str) -> None:
     use_only_the_bundle()
     manifest = read_manifest()
     check_machine(manifest)
+    if manifest.torch:
+        say("checking the bundle's files")
     check_hashes(BUNDLE)
     cache = cache_folder()
     create_cache(cache)
     compilers = find_tools(uv_available=has_module("venv"))
-    site = ask_site_python()
+    site = None if manifest.torch else ask_site_python()
     _, site_mpi = find_mpi(mpi_request, prefix, LOCK_FILE)  # before anything is installed
     with new_prefix(prefix, marker=INSTALLED) as folder:
         # The wheel's folder is known only now.
         mpi = choose_mpi(CHOICES[DEFAULT_MPI], folder, LOCK_FILE) if mpi_request == DEFAULT_MPI else site_mpi
-        recipe = choose_recipe(LOCK_FILE, mpi, choose_cuda(site.torch, site.folders), compilers, site.torch)
+        recipe = choose_recipe(LOCK_FILE, mpi, compilers, site)
         built = find_wheel(cache, recipe.key)
         if not built:
             check_compiler(compilers, recipe.cxx_standard)
@@ -112,7 +115,9 @@ def install(prefix: Path, mpi_request: str) -> None:
         environment.install_hvscale(manifest)
         write_record(environment, recipe, reinstall_command(prefix, mpi_request))
         environment.finish()
-    say(f"ready: hvscale {manifest.hvscale} for PyTorch {site.torch.version} and {mpi.name}; add {prefix}/bin to PATH")
+    say(
+        f"ready: hvscale {manifest.hvscale} for PyTorch {recipe.torch_version} and {mpi.name}; add {prefix}/bin to PATH"
+    )
 
 
 def log_file(cache: Path, prefix: Path) -> Path:
@@ -187,29 +192,31 @@ def reinstall_command(prefix: Path, mpi_request: str) -> str:
     return shlex.join(["env", *variables, str(BUNDLE / "install.sh"), *option, str(prefix)])
 
 
-class BundleEnvironment(SiteEnvironment):
-    """The virtual environment that becomes PREFIX, filled from the payload by its own pip."""
+class BundleEnvironment(Environment):
+    """The virtual environment that becomes PREFIX, filled from the bundle by its own pip."""
 
-    def __init__(self, folder: Path, site: SitePython, log: Path, name: str) -> None:
-        """`name`: what a shell's prompt shows."""
-        super().__init__(folder.parent, folder.name, Path("uv"), site)
+    def __init__(self, folder: Path, site: SitePython | None, log: Path, name: str) -> None:
+        """`site`: None for a bundle with PyTorch. `name`: what a shell's prompt shows."""
+        super().__init__(folder.parent, folder.name, Path("uv"))
+        self.site = site
         self.name = name
         self.state = folder
         self.log = log
         self.payload = folder / "bundle-payload"
-        # A URL, because pip separates the values of this variable by spaces.
-        os.environ["PIP_FIND_LINKS"] = (self.payload / WHEELS).as_uri()
+        # URLs, because pip separates the values of this variable by spaces.
+        wheels = [self.payload / WHEELS, *([] if site else [BUNDLE / PYTORCH])]
+        os.environ["PIP_FIND_LINKS"] = " ".join(folder.as_uri() for folder in wheels)
         programs = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)])
         self.variables = {**os.environ, "PATH": programs}
 
     def create(self) -> None:
-        """Create an environment without pip that finds the site's packages after its own."""
+        """Create an environment without pip; it finds the packages of a site after its own."""
         import venv
 
         venv.create(self.folder, symlinks=True, prompt=self.name)
-        packages = next(self.folder.glob("lib/python3*/site-packages"))
-        (packages / PATH_FILE).write_text("".join(f"{folder}\n" for folder in self.site.folders))
-        (self.folder / MARKER).write_text(self.description())
+        if self.site:
+            add_site_folders(self.folder, self.site)
+            (self.folder / MARKER).write_text(description(self.site))
         self.unpack()
 
     def unpack(self) -> None:
@@ -225,11 +232,11 @@ class BundleEnvironment(SiteEnvironment):
         check_hashes(self.payload, f"{PAYLOAD_FOLDER}/")
 
     def install_packages(self, recipe: Recipe) -> None:
-        """Install the bundle's wheels, except those that the site's PyTorch or MPI replace."""
-        replaced = set(self.site.versions)
+        """Install the bundle's wheels, except those that a site's PyTorch or MPI replace."""
+        replaced = set(self.site.versions) if self.site else set()
         if recipe.mpi.dependency_group is None:
             replaced.add(CHOICES[DEFAULT_MPI].package)
-        if "torchvision" not in self.site.versions:
+        if self.site and "torchvision" not in self.site.versions:
             say(
                 "no matching torchvision beside this PyTorch, so ResNet-50, VGG-16 and its other models cannot be trained"
             )
@@ -237,7 +244,10 @@ class BundleEnvironment(SiteEnvironment):
         wanted = self.payload / "wanted.txt"
         wanted.write_text("".join(line for line in lines if line.partition("==")[0] not in replaced))
         pip = next((self.payload / WHEELS).glob("pip-*.whl")) / "pip"
-        self.run_pip("installing the packages", [str(pip)], "--require-hashes", "--requirement", str(wanted))
+        hashed = ["--require-hashes", "--requirement"]
+        self.run_pip("installing the packages", [str(pip)], *hashed, str(wanted))
+        if self.site is None:
+            self.run_pip("installing PyTorch", ["-m", "pip"], *hashed, str(BUNDLE / PYTORCH / REQUIREMENTS))
 
     def install_wheel(self, wheel: Path) -> None:
         """Install Horovod's wheel from the cache."""

@@ -54,13 +54,12 @@ class SiteEnvironment(Environment):
             self.create()
         self.install_locked(groups)
         self.install("--no-deps", "--editable", str(self.clone))
-        (self.folder / MARKER).write_text(self.description())
+        (self.folder / MARKER).write_text(description(self.site))
 
     def create(self) -> None:
         """Create the environment with the site's folders in its path."""
         self.run_uv("venv", "--quiet", "--python", str(self.site.program), str(self.folder))
-        packages = next(self.folder.glob("lib/python3*/site-packages"))
-        (packages / PATH_FILE).write_text("".join(f"{folder}\n" for folder in self.site.folders))
+        add_site_folders(self.folder, self.site)
 
     def install_locked(self, groups: list[str]) -> None:
         """Install the locked packages by name, version and hash.
@@ -85,23 +84,29 @@ class SiteEnvironment(Environment):
     def is_current(self) -> bool:
         """Return whether the environment was made for this site."""
         try:
-            return (self.folder / MARKER).read_text() == self.description()
+            return (self.folder / MARKER).read_text() == description(self.site)
         except OSError:
             return False
-
-    def description(self) -> str:
-        """The site on which the environment depends, as JSON."""
-        site = self.site
-        found = {
-            "python": str(site.program),
-            "python_version": re.split(r"[ (]", sys.version)[0],
-            "folders": [str(folder) for folder in site.folders],
-            "versions": site.versions,
-            "torch": str(site.torch.folder),
-        }
-        return json.dumps(found, indent=2) + "\n"
 
     def discard_if_new(self) -> None:
         """Remove an environment that this set-up created and could not complete."""
         if not self.existed:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def add_site_folders(environment: Path, site: SitePython) -> None:
+    """Add the site's folders to the path of an environment."""
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    (packages / PATH_FILE).write_text("".join(f"{folder}\n" for folder in site.folders))
+
+
+def description(site: SitePython) -> str:
+    """What an environment on a site's PyTorch depends on, as JSON."""
+    found = {
+        "python": str(site.program),
+        "python_version": re.split(r"[ (]", sys.version)[0],
+        "folders": [str(folder) for folder in site.folders],
+        "versions": site.versions,
+        "torch": str(site.torch.folder),
+    }
+    return json.dumps(found, indent=2) + "\n"

