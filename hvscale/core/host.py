@@ -10,7 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvscale.core.run_folder import Host
+from hvscale.core.run_folder import Host, Scheduling
+
+POLICIES: dict[int, Scheduling] = {
+    os.SCHED_BATCH: "batch",
+    os.SCHED_IDLE: "idle",
+    os.SCHED_FIFO: "fifo",
+    os.SCHED_RR: "round-robin",
+}
 
 
 def available_cores() -> int:
@@ -22,6 +29,11 @@ def available_cores() -> int:
     except (OSError, ValueError):  # no cgroup version 2, or "max"
         pass
     return cores
+
+
+def scheduling() -> Scheduling:
+    """Return how the kernel shares cores between this process's children."""
+    return POLICIES.get(os.sched_getscheduler(0), "default")
 
 
 def machine_identity() -> str:
@@ -143,4 +155,5 @@ def describe_host() -> Host:
         cores=available_cores(),
         memory_bytes=memory_bytes(),
         gpus=gpus(),
+        scheduling=scheduling(),
     )

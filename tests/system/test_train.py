@@ -179,7 +179,7 @@ def test_model_of_the_demo_beats_bicubic(hvscale_warm: Run, tmp_path: Path) -> N
     """
     demo = demo_config()
     config = demo.model_copy(update={"seconds": None, "steps": 450, "batch_size": 2 * demo.batch_size})
-    done = hvscale_warm("train", *config.arguments(), "--run", "job", timeout=400)
+    done = hvscale_warm("train", *config.arguments(), "--run", "job", timeout=900)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "job/result.json").read_text())
     assert result["psnr_db"] > result["bicubic_psnr_db"] + 0.3

@@ -134,6 +134,14 @@ def namespaces() -> list[str]:
     return [entry["name"] for entry in json.loads(call(["ip", "-json", "netns", "list"]) or "[]")]
 
 
+def configured() -> list[str]:
+    """The names of the namespaces that have a configuration, whether they exist or not."""
+    try:
+        return sorted(path.name for path in CONFIGURATIONS.iterdir())
+    except OSError:
+        return []
+
+
 def uplinks() -> dict[str, str]:
     """The alias of each interface of this machine that may be an uplink, by name."""
     links = json.loads(call(["ip", "-json", "link", "show"]))
@@ -153,8 +161,10 @@ def remove(prefix: str) -> list[str]:
             for pid in call(["ip", "netns", "pids", name]).split():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+    for name in configured():
+        if name.startswith(prefix):
+            shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
     for name in names:
-        shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
         with suppress(RequestError):
             call(["ip", "netns", "del", name])
     # The kernel removes the uplink with the switch, but some time later.
@@ -168,7 +178,8 @@ def labels() -> dict[str, RunLabel]:
 
     The label has no controller if the uplink is missing.
     """
-    starts = {name.rpartition("-")[0] + "-" for name in namespaces() if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
+    names = [*namespaces(), *configured()]
+    starts = {name.rpartition("-")[0] + "-" for name in names if re.match(rf"{PREFIX}-[0-9a-f]{{8}}-", name)}
     aliases = uplinks()
     read = {start: aliases.get(uplink_name(start), "").split(" ", 1) for start in starts}
     return {start: RunLabel.read(dict(word.partition("=")[::2] for word in words)) for start, words in read.items()}

@@ -327,7 +327,7 @@ def terminate(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
     for process in started:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-    wait_for_rank_records(run)
+    wait_for_rank_records(run, deadline + RANK_RECORDS_SECONDS)
     killed = processes.kill_all(run)
     terminate_agents(started)
     statuses = [process.wait() for process in started]
@@ -347,9 +347,11 @@ def terminate_agents(started: flavours.Processes) -> None:
         programs.end_session(process)
 
 
-def wait_for_rank_records(run: Path) -> None:
-    """Wait briefly until the supervisors of killed ranks have recorded how they ended."""
-    deadline = time.monotonic() + RANK_RECORDS_SECONDS
+def wait_for_rank_records(run: Path, deadline: float) -> None:
+    """Wait until the supervisors of killed ranks have recorded how they ended.
+
+    `deadline`: of time.monotonic(). A launcher may end seconds before them on a busy machine.
+    """
     ranks = RankRecords(RunFolder(run))
     while time.monotonic() < deadline and processes.of_run(run):
         if all(entry.ended_at for entry in ranks.read()):

@@ -70,6 +70,8 @@ class Prior(NamedTuple):
 
 ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy_deviation=0.5), Prior(1.75, 1.5)
 WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
+# The exponents of ranks that get a core one after the other, whose turns are all the same.
+ROUND_ROBIN = 1.0
 
 
 class SentPerRank(NamedTuple):
@@ -215,6 +217,8 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
+    if all(run.round_robin for run in messages):
+        prior = prior._replace(messages=ROUND_ROBIN, agreements=ROUND_ROBIN)
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:

@@ -57,6 +57,13 @@ class Samples:
     """Of all messages of the run, of which `seconds` are a sample."""
     from_training: bool = False
     """The ranks computed while these messages moved."""
+    round_robin: bool = False
+    """Ranks that share a core got it one after the other."""
+
+    @property
+    def cores(self) -> int:
+        """The cores that all ranks shared."""
+        return max(1, round(self.np / self.ranks_per_core))
 
 
 def run_samples(run: RunFolder) -> Samples | None:
@@ -134,6 +141,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "bytes_per_second": bits_per_second(str(link)) / 8 if link else None,
         "library": record.measured_library.name,
         "algorithm": asked_algorithm(record),
+        "round_robin": record.host.scheduling == "round-robin",
     }
 
 

@@ -16,7 +16,7 @@ import torch
 
 from hvscale import profiling
 from hvscale.core.errors import RequestError
-from hvscale.core.host import machine_identity
+from hvscale.core.host import available_cores, machine_identity
 from hvscale.core.memory import keep_freed_memory
 from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
@@ -82,7 +82,7 @@ def has_cores(hvd: ModuleType, gradients: JobGradients) -> bool:
         return False
     machine = zlib.crc32(machine_identity().encode())
     machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
-    enough = machines.count(machine) <= (os.cpu_count() or 1)
+    enough = machines.count(machine) <= available_cores()
     return all(hvd.allgather(torch.tensor([int(enough)]), name="hvscale.replay.cores").tolist())
 
 
