@@ -1,12 +1,11 @@
 """Compare predictions of replayed jobs with their measured steps, on np that the model never saw.
 
 Each model is recorded once on two ranks. Its communication is replayed under every setting of a
-sample, on 2 to 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
+sample, on 2 and 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
 Nodes are network namespaces with shaped links. All ranks share the machine's cores, and so does the
-prediction. So that few ranks show how ranks that share a core slow each other down, they are also
-replayed on one core. `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit
-2,3,4] [--held-out 8,16] [--analyze]`; it needs root. Run it again with the same folder to resume:
-complete runs are kept.
+prediction. They get a core one after the other (`chrt --rr 1`). `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
+[--held-out 8,16] [--analyze]`; it needs root. Run it again with the same folder to resume: complete
+runs are kept.
 """
 
 import argparse
@@ -155,11 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
-    parser.add_argument("--fit", type=numbers, default=[2, 3, 4])
-    parser.add_argument("--fit-on-one-core", type=numbers, default=[2, 3, 4])
+    parser.add_argument("--fit", type=numbers, default=[2, 4])
     parser.add_argument("--held-out", type=numbers, default=[8, 16])
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
-    parser.add_argument("--under", default="", help="start each launch under this command, such as a lock")
+    parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -188,27 +186,14 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
         replay = ["hvscale", "replay", str(recording.resolve())]
-        for place in [*fit_places(options), *(Place(np_) for np_ in options.held_out)]:
-            folder = run_path(options.folder, cell, place)
-            launch = cell.launch_options(place.np)
-            if time.monotonic() > end or not profile(options, folder, launch, replay, place.on_one_core):
+        for np_ in [*options.fit, *options.held_out]:
+            folder = run_path(options.folder, cell, np_)
+            if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
                 break  # more ranks would not succeed either
 
 
-class Place(NamedTuple):
-    """A number of ranks, on all cores or on one."""
-
-    np: int
-    on_one_core: bool = False
-
-
-def fit_places(options: argparse.Namespace) -> list[Place]:
-    return [*map(Place, options.fit), *(Place(np_, on_one_core=True) for np_ in options.fit_on_one_core)]
-
-
-def run_path(folder: Path, cell: Cell, place: Place) -> Path:
-    name = f"{place.np}-on-one-core" if place.on_one_core else str(place.np)
-    return Path(folder / "runs" / cell.name / name)
+def run_path(folder: Path, cell: Cell, np_: int) -> Path:
+    return Path(folder / "runs" / cell.name / str(np_))
 
 
 def is_complete(run: Path) -> bool:
@@ -218,9 +203,7 @@ def is_complete(run: Path) -> bool:
         return False
 
 
-def profile(
-    options: argparse.Namespace, run: Path, launch: list[str], command: list[str], on_one_core: bool = False
-) -> bool:
+def profile(options: argparse.Namespace, run: Path, launch: list[str], command: list[str]) -> bool:
     """Start a profiled run unless it is complete; returns whether it is."""
     if is_complete(run):
         return True
@@ -231,8 +214,7 @@ def profile(
     arguments = [str(hvscale), "profile", *launch, "--run", str(run), "--", *command]
     print(shlex.join(arguments), file=sys.stderr, flush=True)
     with (run.parent / f"{run.name}.txt").open("w") as output:
-        one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if on_one_core else []
-        whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *one_core, *arguments]
+        whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *arguments]
         path = f"{hvscale.parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             whole, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}, check=False
@@ -244,14 +226,13 @@ def profile(
 
 def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     """A row for each held-out np with a complete run; none without the runs to fit."""
-    places = [*fit_places(options), *map(Place, options.held_out)]
-    paths = {place: run_path(options.folder, cell, place) for place in places}
-    runs = {place: RunFolder.open(path) for place, path in paths.items() if is_complete(path)}
-    held_out = [np_ for np_ in options.held_out if Place(np_) in runs]
+    paths = {np_: run_path(options.folder, cell, np_) for np_ in [*options.fit, *options.held_out]}
+    runs = {np_: RunFolder.open(path) for np_, path in paths.items() if is_complete(path)}
+    held_out = [np_ for np_ in options.held_out if np_ in runs]
     recording = options.folder / "recordings" / cell.model
-    if not held_out or not all(place in runs for place in fit_places(options)) or not is_complete(recording):
+    if not held_out or not all(np_ in runs for np_ in options.fit) or not is_complete(recording):
         return []
-    fitted = {place: runs[place] for place in fit_places(options)}
+    fitted = {np_: runs[np_] for np_ in options.fit}
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
@@ -261,12 +242,12 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
         return []
     job = read_job(RunFolder.open(recording))
     costs = fit_costs([all_samples(run) for run in fitted.values()], cores)
-    naive = naive_predictors(job, costs, cell, {np_: runs[Place(np_)] for np_ in options.fit})
+    naive = naive_predictors(job, costs, cell, fitted)
     horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    return [held_out_row(cell, runs[Place(np_)], by_np[np_], sizes[np_], compute, naive, np_ / far) for np_ in held_out]
+    return [held_out_row(cell, runs[np_], by_np[np_], sizes[np_], compute, naive, np_ / far) for np_ in held_out]
 
 
 def held_out_row(

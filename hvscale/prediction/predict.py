@@ -22,7 +22,13 @@ from hvscale.prediction.document import (
 from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
-from hvscale.prediction.model.measured_costs import ALGORITHM_NAMES, MeasuredCosts, fit_costs
+from hvscale.prediction.model.measured_costs import (
+    ALGORITHM_NAMES,
+    SEVERAL,
+    MeasuredCosts,
+    fit_costs,
+    is_like_more_ranks,
+)
 from hvscale.prediction.model.networks import DocumentedCosts
 from hvscale.prediction.model.samples import SETUP_STEPS, Samples, is_replay, run_samples, undisturbed
 from hvscale.prediction.model.slowed_computing import Computing, measured_computing, why_unused
@@ -35,7 +41,7 @@ from hvscale.profiling.analyze.steps import read_step_log
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
-MIN_RESIDUAL = 0.04  # two starts with the same settings differed by 2.4 to 5 %
+MIN_RESIDUAL = 0.025  # two starts with the same settings differed by 2.4 to 5 %
 
 
 @dataclass(frozen=True)
@@ -255,8 +261,8 @@ def leave_one_out(
         others = [one for one in samples if one.np != run.np and len(one.bytes)]
         # A training is checked even if only replays say what messages cost.
         is_known = (run.np, run.algorithm) in known if run.is_replay else run.algorithm in {name for _, name in known}
-        if not others or not is_known:
-            continue
+        if not any(map(is_like_more_ranks, others)) or not is_known or run.np < SEVERAL:
+            continue  # it would say nothing about more ranks
         costs = fit_costs(others, run.cores, algorithm)
         simulation = simulate(
             computed(computing, run, costs), run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS

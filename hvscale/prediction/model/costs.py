@@ -44,7 +44,7 @@ class Costs(Protocol):
     def agreement_seconds(self, np: int) -> float:
         """One agreement on the tensors that are ready."""
 
-    def copy_seconds(self, bytes: Floats) -> Floats:
+    def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """Copies of a fused message into the fusion buffer and out of it, together."""
 
 

@@ -251,7 +251,7 @@ class Loop:
         """Fuse and send what was found; return when the loop goes on."""
         for size, tensors in self._fused(found):
             sends = tensors > 0
-            copies = np.where(tensors > 1, self.costs.copy_seconds(size), 0.0)
+            copies = np.where(tensors > 1, self.costs.copy_seconds(size, self.np), 0.0)
             start = now if self.costs.blocking else np.maximum(now, self.link_free)
             wire = np.where(sends, self._wire(size, start), 0.0)
             done = start + copies + wire

@@ -2,7 +2,7 @@
 
 An all-reduce takes
 
-    max(start * messages * crowding ** exponent, (bytes - burst) / rate) + copy * bytes * crowding
+    hypot((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
 
 over links, and within a node
 
@@ -12,15 +12,15 @@ where messages and bytes are those that a rank sends one after the other in the 
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
 crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
 than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
-large messages in fragments, which wait in the same way. Of waiting and the link's time the longer
-counts, not the sum: links are limited by a token bucket, which lets pass at once what it could have
-sent meanwhile. What the formula leaves is kept as a factor by the size of the algorithm's largest
-message.
+large messages in fragments, which wait in the same way. The work of the cores and the link's time
+overlap in part: the root of the sum of their squares lies between the longer of them and their sum.
+Links are limited by a token bucket, which lets pass at once what it could have sent meanwhile. What
+the formula leaves is kept as a factor by the size of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, floor, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -38,16 +38,16 @@ INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
-# Of the formula's parameters, where the messages do not determine them: a prior.
-MAX_DEVIATION = np.array([0.3, 0.3, 0.1, 0.25])
+# Of the formula's first three parameters, where the messages do not determine them: a prior.
+MAX_DEVIATION = 0.3, 0.3, 0.1
 # Messages of a step are slow or fast together: a run counts as this many independent ones.
 INDEPENDENT = 10
-EXPONENT_DEVIATION = 0.25
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not distinguish them
 # The error of an algorithm that libraries use for short messages only counts as so much more.
 SHORT_ONLY = {"recursive doubling": 1.25}
+SEVERAL = 3  # ranks, each of which sends to one and receives from another
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
@@ -55,46 +55,55 @@ BIN = 2**0.5  # width of a bin of sizes, as a factor
 class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
-    `messages`, `agreements`: the exponents of crowding; `copies_wait`: copying has that of the
-    messages, instead of 1. `copy`: the logarithm of the seconds to copy a byte, with its standard
-    deviation. It is large without a known link, whose time then counts as copying. All were chosen
-    for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
+    `messages`, `agreements`: the exponents of crowding, with their standard deviation;
+    `copies_wait`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
+    seconds to copy a byte, with its standard deviation. It is large without a known link, whose
+    time then counts as copying. All were chosen for 4 to 32 ranks on two cores
+    (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
     agreements: float
+    deviation: float = 0.25
     copies_wait: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
 
-ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy_deviation=0.5), Prior(1.75, 1.5)
+ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), Prior(1.75, 1.5)
 WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
-# The exponents of ranks that get a core one after the other, whose turns are all the same.
-ROUND_ROBIN = 1.0
+# Ranks that get a core one after the other have turns that are all the same.
+ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
 
 
 class SentPerRank(NamedTuple):
-    """What a rank sends one after the other.
-
-    `bytes` of all messages, and `largest` of one, per byte of the result.
-    """
+    """What a rank sends one after the other: `bytes` of all messages per byte of the result."""
 
     messages: float
     bytes: float
-    largest: float
 
 
 def ring(np_: int) -> SentPerRank:
-    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
+    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_)
 
 
 def halving_and_doubling(np_: int) -> SentPerRank:
-    return SentPerRank(2 * ceil(log2(np_)), 2 * (np_ - 1) / np_, 1 / 2)
+    rounds, outside = rounds_by_halves(np_)
+    return SentPerRank(2 * (rounds + outside), 2 * (1 - 2**-rounds) + 2 * outside)
 
 
 def recursive_doubling(np_: int) -> SentPerRank:
-    return SentPerRank(ceil(log2(np_)), ceil(log2(np_)), 1)
+    rounds, outside = rounds_by_halves(np_)
+    return SentPerRank(rounds + 2 * outside, rounds + 2 * outside)
+
+
+def rounds_by_halves(np_: int) -> tuple[int, bool]:
+    """The rounds among the largest power of 2 of ranks, and whether there are ranks outside it.
+
+    Those send all bytes to a rank inside before the first round, and get the result after the last.
+    """
+    rounds = floor(log2(np_))
+    return rounds, 2**rounds < np_
 
 
 # Where several fit alike, the first is taken: libraries choose it for the messages that matter.
@@ -127,7 +136,7 @@ class Formula:
         start = self.start_seconds * path.messages * waiting
         copy = self.copy_seconds_per_byte * path.bytes * sizes * (waiting if self.copies_wait else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.maximum(start, on_link) + copy
+        found: Floats = np.hypot(on_link, start + copy)
         return found
 
 
@@ -141,7 +150,7 @@ class MeasuredCosts:
     agreement_start_seconds: float
     agreement_exponent: float
     factors: Factors
-    """Bytes of the largest message, and what the formula is multiplied by there; ascending."""
+    """Bytes of an all-reduce, and what the formula is multiplied by there; ascending."""
     burst: Burst | None
     largest_np: int
     description: str
@@ -174,19 +183,23 @@ class MeasuredCosts:
     def ranks_per_core(self, np_: int) -> float:
         return 0.0 if self.cores is None else np_ / self.cores
 
+    def crowding(self, np_: int) -> float:
+        return max(1.0, self.ranks_per_core(np_))
+
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
-        return seconds * factor(self.factors, self.formula.algorithm, bytes, np) + 2 * self.handling.seconds
+        factors = factor(self.factors, bytes)
+        return seconds * factors + 2 * self.handling.seconds * self.crowding(np)
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         return bytes * ALGORITHMS[self.formula.algorithm](np).bytes
 
     def agreement_seconds(self, np: int) -> float:
-        crowding: float = max(1.0, self.ranks_per_core(np)) ** self.agreement_exponent
-        return self.agreement_start_seconds * ceil(log2(np)) * crowding
+        waiting: float = self.crowding(np) ** self.agreement_exponent
+        return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
-    def copy_seconds(self, bytes: Floats) -> Floats:
-        return 2 * self.handling.seconds_per_byte * bytes
+    def copy_seconds(self, bytes: Floats, np: int) -> Floats:
+        return 2 * self.handling.seconds_per_byte * bytes * self.crowding(np)
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
@@ -196,9 +209,6 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     Raises RequestError when they hold too few messages, or differ in library or link.
     """
     within_a_node = all(run.nodes == 1 for run in runs)
-    if within_a_node and cores is not None:
-        # The first ranks without a core of their own cost more than the further ones.
-        runs = [run for run in runs if run.ranks_per_core > 1] or runs
     messages = [run for run in runs if len(run.bytes)]
     if not messages:
         raise RequestError(
@@ -218,7 +228,9 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
     if all(run.round_robin for run in messages):
-        prior = prior._replace(messages=ROUND_ROBIN, agreements=ROUND_ROBIN)
+        prior = prior._replace(
+            messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_EXPONENT, deviation=ROUND_ROBIN_DEVIATION
+        )
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
@@ -226,10 +238,11 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     fitted = [_fit(name, messages, burst, (), prior) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
+    messages = [run for run in messages if is_like_more_ranks(run)] or messages
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
-    start, exponent = _fit_agreements(runs, prior.agreements)
+    start, exponent = _fit_agreements(runs, prior)
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
@@ -242,6 +255,14 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
     )
+
+
+def is_like_more_ranks(run: Samples) -> bool:
+    """Whether more ranks wait for each other as this run's do.
+
+    Two ranks send each other everything, and a core with one rank more than another makes all wait.
+    """
+    return run.np >= SEVERAL and (run.ranks_per_core <= 1 or run.ranks_per_core.is_integer())
 
 
 # The libraries' own names for the algorithms, as their knobs take them.
@@ -281,9 +302,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     left = [_burst_left(run, burst) for run in runs]
     logs = [np.log(run.seconds) for run in runs]
     if factors:
-        logs = [
-            log - np.log(factor(factors, algorithm, run.bytes, run.np)) for log, run in zip(logs, runs, strict=True)
-        ]
+        logs = [log - np.log(factor(factors, run.bytes)) for log, run in zip(logs, runs, strict=True)]
 
     # The prior counts as much as one run.
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
@@ -292,7 +311,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
         formula = _formula(algorithm, parameters, rate, prior.copies_wait)
         return np.concatenate(
             [
-                weight_of_prior * (parameters[3] - prior.messages) / EXPONENT_DEVIATION,
+                weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
                 weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
@@ -306,7 +325,9 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
     data = slice(2 * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
-    information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(1 / MAX_DEVIATION**2)
+    information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
+        1 / np.array([*MAX_DEVIATION, prior.deviation]) ** 2
+    )
     formula = _formula(algorithm, best.x, rate, prior.copies_wait)
     # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
@@ -319,7 +340,8 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
 class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
-    The same again is assumed to follow the message.
+    The same again is assumed to follow the message. Ranks have just agreed, so that those of a core
+    do it at the same time: it takes `crowding` times as long.
     """
 
     seconds: float
@@ -328,7 +350,9 @@ class Handling(NamedTuple):
 
 def _fit_handling(runs: Sequence[Samples]) -> Handling:
     """Fit a line to the times before messages, by medians of pairs (Theil and Sen)."""
-    known = [(run.bytes, run.before_seconds) for run in runs if run.before_seconds is not None]
+    known = [
+        (run.bytes, run.before_seconds / max(1.0, run.ranks_per_core)) for run in runs if run.before_seconds is not None
+    ]
     sizes = np.concatenate([np.empty(0), *(sizes for sizes, _ in known)])
     seconds = np.concatenate([np.empty(0), *(before for _, before in known)])
     chosen = np.random.default_rng(0).permutation(len(sizes))[:MOST_COPIES]
@@ -340,8 +364,8 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
     return Handling(max(0.0, float(np.median(y - slope * x))), slope)
 
 
-def _fit_agreements(runs: Iterable[Samples], usual: float) -> tuple[float, float]:
-    """Seconds of one round without crowding, and the exponent of crowding; `usual`: its prior."""
+def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:
+    """Seconds of one round without crowding, and the exponent of crowding."""
     rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in runs if len(run.agreements)]
     if not rows:
         return 0.0, 0.0
@@ -349,32 +373,30 @@ def _fit_agreements(runs: Iterable[Samples], usual: float) -> tuple[float, float
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
     # A line with a prior for its slope, as in `_fit`.
-    spread, prior = crowding - crowding.mean(), (INLIER_ERROR / EXPONENT_DEVIATION) ** 2
-    slope = float((spread @ each + prior * usual) / (spread @ spread + prior))
+    spread, weight = crowding - crowding.mean(), (INLIER_ERROR / prior.deviation) ** 2
+    slope = float((spread @ each + weight * prior.agreements) / (spread @ spread + weight))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
     return float(np.exp((each - exponent * crowding).mean())), exponent
 
 
-def factor(factors: Factors, algorithm: str, sizes: Floats, np_: int) -> Floats:
-    """What the formula is multiplied by, interpolated over the logarithm of the largest message."""
+def factor(factors: Factors, sizes: Floats) -> Floats:
+    """What the formula is multiplied by, interpolated over the logarithm of the bytes."""
     edges, values = np.array(factors).T
-    largest = np.maximum(sizes * ALGORITHMS[algorithm](np_).largest, 1)
-    found: Floats = np.interp(np.log(largest), np.log(edges), values)
+    found: Floats = np.interp(np.log(np.maximum(sizes, 1)), np.log(edges), values)
     return found
 
 
 def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None) -> Factors:
-    """By the size of the largest message, the measured seconds over the formula's.
+    """By the size of the all-reduce, the measured seconds over the formula's.
 
-    A library changes its protocol with the size of a message, and a link loses packets of large
-    ones, whatever the number of ranks.
+    A library changes its protocol with the size, and a link loses packets of large messages,
+    whatever the number of ranks.
     """
     measured: dict[int, float] = {}
     expected: dict[int, float] = {}
     for run in runs:
         seconds = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
-        largest = np.maximum(run.bytes * ALGORITHMS[formula.algorithm](run.np).largest, 1)
-        bins = np.round(np.log(largest) / np.log(BIN)).astype(int)
+        bins = np.round(np.log(np.maximum(run.bytes, 1)) / np.log(BIN)).astype(int)
         for one in np.unique(bins).tolist():
             measured[one] = measured.get(one, 0.0) + float(run.seconds[bins == one].sum())
             expected[one] = expected.get(one, 0.0) + float(seconds[bins == one].sum())

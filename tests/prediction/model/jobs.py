@@ -64,5 +64,5 @@ class SimpleCosts:
     def agreement_seconds(self, np: int) -> float:
         return self.agreement
 
-    def copy_seconds(self, bytes: Floats) -> Floats:
+    def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         return bytes * self.copy

@@ -60,7 +60,7 @@ class PlainLoop:
 
     def send(self, size: float, tensors: int, now: float) -> float:
         """Return when the loop goes on."""
-        copies = float(self.costs.copy_seconds(np.array(size))) if tensors > 1 else 0.0
+        copies = float(self.costs.copy_seconds(np.array(size), NP)) if tensors > 1 else 0.0
         start = now if self.costs.blocking else max(now, self.link_free)
         self.link_free = start + copies + float(self.costs.message_seconds(np.array(size), NP))
         return self.link_free if self.costs.blocking else now

@@ -72,13 +72,29 @@ def test_another_link_changes_the_bytes_alone() -> None:
     assert faster.message_seconds(small, 8)[0] > 0.5 * costs.message_seconds(small, 8)[0]
 
 
-def test_a_link_that_the_ranks_keep_waiting_catches_up() -> None:
-    """The longer of the ranks' and the link's time counts."""
+def test_the_links_time_and_that_of_the_ranks_overlap_in_part() -> None:
+    """They are added as squares."""
     slow_start = Formula("ring", 5e-3, 0.0, 1e-6, 0.0)
     sizes = np.array([1e3, 1e4, 1e5])
     # On two ranks, two messages and all bytes once.
-    assert slow_start.seconds(sizes, 2, 1).tolist() == pytest.approx([0.01, 0.01, 0.1])
-    assert slow_start.seconds(sizes, 2, 1, burst=5e4).tolist() == pytest.approx([0.01, 0.01, 0.05])
+    links = np.array([1e-3, 1e-2, 1e-1])
+    assert slow_start.seconds(sizes, 2, 1).tolist() == pytest.approx(np.sqrt(links**2 + 1e-4).tolist())
+    assert slow_start.seconds(sizes, 2, 1, burst=5e4)[-1] == pytest.approx(np.sqrt(0.05**2 + 1e-4))
+
+
+def test_ranks_outside_a_power_of_two_send_everything_twice_more() -> None:
+    """Nine ranks: three rounds among eight of them."""
+    assert ALGORITHMS["recursive doubling"](9) == (5, 5)
+    assert ALGORITHMS["halving and doubling"](9) == (8, 2 * 7 / 8 + 2)
+
+
+def test_round_robin_runs_are_extrapolated_by_the_ranks_of_a_core() -> None:
+    """From 4 to 16 ranks on two cores, the work of the cores grows as their number."""
+    runs = [replace(samples(RING, np_), ranks_per_core=np_ / 2, round_robin=True) for np_ in (2, 4)]
+    usual = fit_costs([replace(run, round_robin=False) for run in runs], cores=2)
+    costs = fit_costs(runs, cores=2)
+    assert costs.formula.crowding_exponent == pytest.approx(1, abs=0.05)
+    assert usual.formula.crowding_exponent > 1.2
 
 
 def test_draws_of_the_posterior_scatter_around_the_fit() -> None:
@@ -102,5 +118,5 @@ def test_copies_are_measured_before_messages() -> None:
     late = np.arange(len(run.bytes)) % 5 == 0
     before = 40e-6 + 0.2e-9 * run.bytes + np.where(late, 5e-3, 0)
     costs = fit_costs([samples(RING, 2), replace(run, before_seconds=before)], cores=None)
-    assert costs.copy_seconds(np.array([1e6])) == pytest.approx(2 * 0.2e-3, rel=0.1)
+    assert costs.copy_seconds(np.array([1e6]), 2) == pytest.approx(2 * 0.2e-3, rel=0.1)
     assert costs.handling.seconds == pytest.approx(40e-6, rel=0.3)
