@@ -224,6 +224,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
             raise RequestError(
                 f"the runs were measured with different {what} ({', '.join(map(str, values))}): predict from runs of one"
             )
+    messages = [run for run in messages if is_like_more_ranks(run)] or messages
     rate = messages[0].bytes_per_second
     burst = Burst(256.0 * KIB, rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
@@ -238,7 +239,6 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     fitted = [_fit(name, messages, burst, (), prior) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
-    messages = [run for run in messages if is_like_more_ranks(run)] or messages
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
