@@ -40,8 +40,8 @@ MOST_COPIES = 500  # measured ones; the fit compares all pairs
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
-# Messages of a step are slow or fast together: a run counts as this many independent ones.
-INDEPENDENT = 10
+# Messages of a step are slow or fast together: a run of 20 steps counts as 20 independent ones.
+INDEPENDENT = 20
 EXPONENT_LIMIT = 2.5
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not distinguish them
