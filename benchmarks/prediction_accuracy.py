@@ -3,9 +3,11 @@
 Each model is recorded once on two ranks. Its communication is replayed under every setting of a
 sample, on 2 and 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
 Nodes are network namespaces with shaped links. All ranks share the machine's cores, and so does the
-prediction. They get a core one after the other (`chrt --rr 1`). `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
-[--held-out 8,16] [--analyze]`; it needs root. Run it again with the same folder to resume: complete
-runs are kept.
+prediction. They get a core one after the other (`chrt --rr 1`). It needs root. Run it again with
+the same folder to resume: complete runs are kept.
+
+Example: `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
+[--held-out 8,16] [--analyze]`
 """
 
 import argparse
