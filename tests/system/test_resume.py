@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import preloaded
 from tests.conftest import PROGRAMS, Run, processes_below, wait_until
-from tests.system import preloaded
 
 EDSR = (
     *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
