@@ -145,7 +145,7 @@ def test_hvscale_train_records_gradients(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "job", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
-        *("--batch-size", 1, "--patch-size", 8, "--steps", 5),
+        *("--batch-size", 1, "--patch-size", 8, "--steps", 5, "--precision", "fp32", "--memory-format", "contiguous"),
     )
     assert done.returncode == 0, done.stderr
     found = read_job_gradients(RunFolder(tmp_path / "job"))

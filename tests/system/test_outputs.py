@@ -35,6 +35,7 @@ from tests.conftest import (
     requested_env,
     requested_knobs,
     run_json,
+    write_program,
 )
 
 STEPS = 20
@@ -329,8 +330,7 @@ def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path)
     config = folder / "horovodrun.yaml"
     gloo = config.read_text().replace("controller: mpi", "controller: gloo")
     (folder / "gloo.yaml").write_text(gloo)
-    program = tmp_path / "program.py"
-    program.write_text(steps_program(*HOROVOD))
+    program = write_program(tmp_path, steps_program(*HOROVOD))
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
     for output in (over_open_mpi, sh(words, folder)):
         ranks = reported_by_ranks(output)
