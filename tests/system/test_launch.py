@@ -123,8 +123,8 @@ StartIgnoring = Callable[[str], "subprocess.Popen[str]"]
 def start_signal_ignoring(
     request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path
 ) -> StartIgnoring:
-    """Return a function that starts `hvscale launch` with two IGNORES_SIGNALS ranks as the run "job"
-    in a new folder, and waits until both run.
+    """Return a function that starts `hvscale launch` with two IGNORES_SIGNALS ranks, as the run
+    "job" in a new folder, and waits until both run.
     """
     words = ("--", "python", program(IGNORES_SIGNALS))
 
