@@ -25,8 +25,8 @@ COMMAND = Path(sys.prefix) / "bin" / "hvscale"
 # A fork takes 0.1 s of CPU time. The installed command takes 0.2 s and more for these, and less for
 # others, such as `launch`.
 LONG_TO_LOAD = (
-    *("compare", "compare-placements", "compare-settings", "eval", "models", "predict", "report", "scale"),
-    *("train", "tune", "tune-collectives", "upscale"),
+    *("bench", "breakdown", "compare", "compare-placements", "compare-settings", "eval", "models", "predict"),
+    *("profile", "report", "runs", "scale", "settings", "train", "tune", "tune-collectives", "upscale"),
 )
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,23 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
     """Make a study from runs below `folder`: three trials, one of them crashed, and two pairs."""
     command = ["python", str(program), HOSTILE]
 
-    def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
+    crash = {"cycle_time": "9"}
+    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
+    runs = {
+        **{"trial-0": ({}, command), "trial-1": (winner, command), "trial-2": (crash, failing_command)},
+        **{"default-0": ({}, command), "default-1": ({}, command)},
+        **{"tuned-0": (winner, command), "tuned-1": (winner, command)},
+    }
+
+    def start(name: str) -> None:
+        settings, words = runs[name]
         knobs = [word for knob, text in settings.items() for word in ("--set", f"{knob}={text}")]
         hvscale("profile", "-np", 2, "--mpi", library, "--run", folder / name, *knobs, "--", *words)
+
+    with ThreadPoolExecutor(3) as pool:  # no test depends on their speeds
+        list(pool.map(start, runs))
+
+    def run(name: str) -> RunFolder:
         return RunFolder.open(folder / name)
 
     def speed(found: RunFolder) -> float:
@@ -131,14 +146,12 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
             problem=problem,
         )
 
-    crash = {"cycle_time": "9"}
-    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
     trials = [
-        trial(0, {}, "measured", run("trial-0", {})),
-        trial(1, winner, "measured", run("trial-1", winner)),
-        trial(2, crash, "crashed", run("trial-2", crash, failing_command)),
+        trial(0, {}, "measured", run("trial-0")),
+        trial(1, winner, "measured", run("trial-1")),
+        trial(2, crash, "crashed", run("trial-2")),
     ]
-    pairs = [(run(f"default-{number}", {}), run(f"tuned-{number}", winner)) for number in range(2)]
+    pairs = [(run(f"default-{number}"), run(f"tuned-{number}")) for number in range(2)]
     speeds = [(speed(before), speed(after)) for before, after in pairs]
     record = pairs[-1][1].read()
     return TuneDocument(
