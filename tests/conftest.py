@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,19 @@ def processes_below(folder: Path, named: str = "") -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def kill_below(folder: Path) -> None:
+    """Kill all processes of runs in the folder; some may end meanwhile."""
+    for process in processes_below(folder):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def suspend(pid: int) -> None:
+    """Send SIGSTOP, and return when the process has stopped: it may do more until then."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, run_json, suspend, wait_until
 from tests.system.test_resume import EDSR, kill_warm_after, model, same, steps
 
 # On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
@@ -279,8 +278,7 @@ def test_a_kill_during_a_checkpoint_keeps_the_previous_one(hvscale_warm: Run, tm
         while not found:  # on a busy machine the checkpoint may be complete before the process stops
             process.send_signal(signal.SIGCONT)
             wait_until(lambda: bool(unfinished()))
-            process.send_signal(signal.SIGSTOP)
-            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            suspend(process.pid)
             found = unfinished()
         process.kill()
     [interrupted] = [int(name.split(".")[1].removeprefix("step-")) for name in found]
