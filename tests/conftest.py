@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import psutil
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
+
+from tests import preloaded
 
 # No deadline, because machines may be busy. CI uses the same examples each time, so that a failure
 # comes from the change under test.
@@ -43,8 +45,9 @@ DIRECT_START = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM":
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# Without cached bytecode every rank takes twice as long to start.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# The first line of programs that use Horovod. PyTorch's modules are 300000 objects; collecting
+# garbage among them takes a third of a short rank's time.
+NO_COLLECTION_AMONG_MODULES = "import gc; gc.disable(); import horovod.torch; gc.freeze(); gc.enable()"
 # Services that a machine has once: one worker runs all tests of each, so that it starts once, and
 # Podman's containers do not start and end beside Docker's. The name of such a test, its file or
 # parameters contains one of these words: the scheduler knows only names.
@@ -160,10 +163,35 @@ def run_hvscale(
     )
 
 
+installed_command_ran: list[tuple[Path, list[str]]] = []
+
+
 @pytest.fixture
-def hvscale(tmp_path: Path) -> Run:
-    """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process."""
-    return partial(run_hvscale, tmp_path)
+def hvscale(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process.
+
+    Sub-commands that take long to load are forked: see tests/preloaded.py. The first call of each
+    in a test file runs the installed command, and so does a call with variables that a process
+    reads when it starts.
+    """
+
+    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+        words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
+        call = (request.path, words[:1])
+        forked = words[0] in preloaded.LONG_TO_LOAD and call in installed_command_ran
+        if forked and preloaded.read_at_start(variables) == preloaded.APPLIED:
+            return preloaded.run(words, tmp_path, variables, timeout)
+        installed_command_ran.append(call)
+        return run_hvscale(tmp_path, *words, timeout=timeout, **environment)
+
+    return run
+
+
+def write_program(folder: Path, text: str) -> Path:
+    """Write a Python program to program.py in the folder and return its path."""
+    path = folder / "program.py"
+    path.write_text(f"{NO_COLLECTION_AMONG_MODULES}\n{text}" if "import horovod.torch" in text else text)
+    return path
 
 
 @pytest.fixture
@@ -171,9 +199,7 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
     """Write a Python program to the test's folder and return its path."""
 
     def write(text: str) -> Path:
-        path = tmp_path / "program.py"
-        path.write_text(text)
-        return path
+        return write_program(tmp_path, text)
 
     return write
 
@@ -205,6 +231,19 @@ def processes_below(folder: Path, named: str = "") -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def kill_below(folder: Path) -> None:
+    """Kill all processes of runs in the folder; some may end meanwhile."""
+    for process in processes_below(folder):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def suspend(pid: int) -> None:
+    """Send SIGSTOP, and return when the process has stopped: it may do more until then."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:

@@ -9,12 +9,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ import psutil
 
 from hvscale.core.errors import EXIT_DONE, EXIT_RANK_FAILED, EXIT_UNTRUSTED, EXIT_WRONG_REQUEST
 from hvscale.launch.cleanup import shared_memory
+from tests import preloaded
 from tests.conftest import PROGRAMS, processes_below
-from tests.system import preloaded, services
+from tests.system import services
 
 STATUSES = (EXIT_DONE, EXIT_WRONG_REQUEST, EXIT_RANK_FAILED, EXIT_UNTRUSTED)
 SECONDS = 180.0  # a command that takes longer hangs
@@ -31,15 +31,6 @@ END_SECONDS = 30.0  # for the processes of a run after its command has ended
 MEMORY_BYTES = 6 << 30  # more than any of these commands needs on the small files here
 CRASHES = re.compile(r"Traceback \(most recent call last\)|Fatal Python error|Exception ignored in")
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# multiprocessing polls all its processes when one starts; two threads must not poll one at once.
-FORKED = threading.Lock()
-preloaded.FORK_SERVER.set_forkserver_preload(
-    [
-        *("hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"),
-        *("hvscale.prediction.predict", "hvscale.prediction.page", "hvscale.report.page", "plotly.graph_objects"),
-        *("hvscale.profiling.compare", "hvscale.comm_tuning.tune.study", "hvscale.studies.scaling.study", "optuna"),
-    ]
-)
 
 
 class LostError(Exception):
@@ -144,18 +135,11 @@ class Try:
         for name in preloaded.OUTPUTS:
             (outputs / name).touch()
         if forked:
-            with FORKED:
-                process = preloaded.start(arguments, self.folder, variables, outputs)
+            process = preloaded.start(arguments, self.folder, variables, outputs)
             pid = process.pid or 0
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-
-            def wait_forked(seconds: float) -> int | None:
-                connection.wait([process.sentinel], seconds)
-                with FORKED:
-                    return process.exitcode
-
-            return Running(("hvscale", *arguments), outputs, pid, wait_forked)
+            return Running(("hvscale", *arguments), outputs, pid, partial(preloaded.wait, process))
         with (outputs / "stdout").open("wb") as stdout, (outputs / "stderr").open("wb") as stderr:
             started = subprocess.Popen(
                 [str(PROGRAMS / "hvscale"), *arguments],

@@ -19,7 +19,7 @@ from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autot
 from hvscale.core.run_folder import Library, RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
-from tests.conftest import MPICH_PREFIX, Run, needs_mpich, run_hvscale
+from tests.conftest import MPICH_PREFIX, NO_COLLECTION_AMONG_MODULES, Run, needs_mpich, run_hvscale
 
 STEPS = 60
 TRAINING = """
@@ -51,7 +51,7 @@ ALL_KNOBS_OF_MPICH = {**ALL_KNOBS, "allreduce_algorithm": "tree"}
 
 
 def training(steps: int = STEPS, extra: str = "pass") -> str:
-    return TRAINING.format(steps=steps, extra=extra)
+    return f"\n{NO_COLLECTION_AMONG_MODULES}{TRAINING.format(steps=steps, extra=extra)}"
 
 
 def result_of(run: Path) -> AutotuneResult:
@@ -262,10 +262,11 @@ def test_remembered_settings_of_a_knob_that_is_gone_are_one_line(tmp_path: Path,
 
 def test_the_trainer_tunes_itself_under_any_launcher(tmp_path: Path) -> None:
     model = ("edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--patch-size", 16, "--threads", 1)
+    fixed = ("--precision", "fp32", "--memory-format", "contiguous")
     done = run_hvscale(
         tmp_path,
         *("launch", "-np", 2, "--run", "job", "--env", f"HVSCALE_SETTINGS_DIR={tmp_path / 'memory'}", "--"),
-        *("hvscale", "train", *model, "--steps", 40, "--autotune", "--autotune-steps", 20),
+        *("hvscale", "train", *model, *fixed, "--steps", 40, "--autotune", "--autotune-steps", 20),
     )
     assert done.returncode == 0, done.stderr
     found = result_of(tmp_path / "job")

@@ -34,6 +34,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 def test_no_try_of_the_sample_is_lost(tmp_path: Path) -> None:
     words = [sys.executable, str(BENCHMARKS / "faults.py"), "--folder", str(tmp_path), "--sample", "--patience", "3"]
+    words += ["--jobs", "3"]  # more tries than cores, because they wait for each other's start and end
     done = subprocess.run(words, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     found = results(tmp_path)

@@ -98,7 +98,7 @@ def test_an_optimizers_gradients_have_names_sizes_and_times(record: Callable[...
 
 def test_a_wait_after_the_last_step_is_not_part_of_it(record: Callable[..., JobGradients]) -> None:
     """Rank 1 waits for rank 0, which does something else first."""
-    found = record(TRAINING % "" + "time.sleep(2 * (hvd.rank() == 0))\nhvd.broadcast_object(1, 0)\n")
+    found = record(TRAINING % "" + "time.sleep(hvd.rank() == 0)\nhvd.broadcast_object(1, 0)\n")
     assert (found.blocked < found.seconds).all()
 
 
@@ -145,7 +145,7 @@ def test_hvscale_train_records_gradients(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "job", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
-        *("--batch-size", 1, "--patch-size", 8, "--steps", 5),
+        *("--batch-size", 1, "--patch-size", 8, "--steps", 5, "--precision", "fp32", "--memory-format", "contiguous"),
     )
     assert done.returncode == 0, done.stderr
     found = read_job_gradients(RunFolder(tmp_path / "job"))

@@ -99,7 +99,7 @@ def test_mpich_reports_the_settings(hvscale: Run, program: Callable[[str], Path]
         "eager_threshold": "32K",
         "cuda_ipc": "off",
     }
-    record, _ = start(hvscale, program(PROGRAM), tmp_path, knobs, "--mpi", "mpich")
+    record, _ = start(hvscale, program(MPI_PROGRAM), tmp_path, knobs, "--mpi", "mpich")
     assert record["library"]["transport"] == "ofi"
     # MPICH reports the number of a named value.
     expected = {
@@ -138,7 +138,7 @@ def test_gloo_uses_the_requested_interface(hvscale: Run, program: Callable[[str]
 def test_a_setting_that_is_not_applied_gives_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    record, _ = start(hvscale, program(PROGRAM), tmp_path, {"nccl_algorithm": "ring"})
+    record, _ = start(hvscale, program(MPI_PROGRAM), tmp_path, {"nccl_algorithm": "ring"})
     assert record["warnings"] == ["NCCL_ALGO: no rank used NCCL"]
 
 

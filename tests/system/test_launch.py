@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -83,75 +84,88 @@ def test_ranks_of_a_horovod_program_connect(
     assert processes_of(tmp_path / "job") == []
 
 
+# What is said of a rank that fails in this way.
+FAILURES = {
+    "SIGKILL": "rank 1 on .* was killed by SIGKILL",
+    "SIGSEGV": "rank 1 on .* was killed by SIGSEGV",
+    "exit": "rank 1 on .* ended with status 7",
+    "raise": "rank 1 on .* ended with status 1",
+}
+
+
 @pytest.mark.parametrize("mpi", FLAVOURS)
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("SIGKILL", "rank 1 on .* was killed by SIGKILL"),
-        ("SIGSEGV", "rank 1 on .* was killed by SIGSEGV"),
-        ("exit", "rank 1 on .* ended with status 7"),
-        ("raise", "rank 1 on .* ended with status 1"),
-    ],
-)
-def test_a_failed_rank_ends_the_job(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, how: str, message: str
-) -> None:
+def test_a_failed_rank_ends_the_job(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
     script = program(ONE_RANK_FAILS)
-    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", script, how, timeout=60)
-    assert done.returncode == 3
-    line, *last_lines = done.stderr[done.stderr.index("hvscale: rank") :].splitlines()
-    assert re.search(message, line)
-    assert len(last_lines) == 20
-    assert last_lines[-1].strip() == ("ValueError: this rank is unwell" if how == "raise" else "ready")
-    record = run_json(tmp_path / "job")
-    assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, 1)
-    failed = record["ranks"][1]
-    assert failed["signal"] == how or failed["exit_status"] in (1, 7)
-    assert processes_of(tmp_path / "job") == []
+
+    def run(how: str) -> subprocess.CompletedProcess[str]:
+        options = ("-np", 3, "--mpi", mpi, "--run", how)
+        return hvscale("launch", *options, "--", "python", script, how, timeout=120)
+
+    with ThreadPoolExecutor(len(FAILURES)) as pool:  # the jobs wait for their launchers most of the time
+        ended = dict(zip(FAILURES, pool.map(run, FAILURES), strict=True))
+    for how, done in ended.items():
+        assert done.returncode == 3, how
+        line, *last_lines = done.stderr[done.stderr.index("hvscale: rank") :].splitlines()
+        assert re.search(FAILURES[how], line)
+        assert len(last_lines) == 20
+        assert last_lines[-1].strip() == ("ValueError: this rank is unwell" if how == "raise" else "ready")
+        record = run_json(tmp_path / how)
+        assert (record["state"], record["exit_status"], record["failed_rank"]) == ("failed", 3, 1)
+        failed = record["ranks"][1]
+        assert failed["signal"] == how or failed["exit_status"] in (1, 7)
+        assert processes_of(tmp_path / how) == []
+
+
+StartIgnoring = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture(params=FLAVOURS)
-def signal_ignoring_job(
+def start_signal_ignoring(
     request: pytest.FixtureRequest, program: Callable[[str], Path], tmp_path: Path
-) -> subprocess.Popen[str]:
-    """Start `hvscale launch` with two IGNORES_SIGNALS ranks in the folder "job"; wait until both
-    run.
+) -> StartIgnoring:
+    """Return a function that starts `hvscale launch` with two IGNORES_SIGNALS ranks, as the run
+    "job" in a new folder, and waits until both run.
     """
-    options = ("launch", "-np", 2, "--mpi", request.param, "--run", "job")
-    return start_job(tmp_path, *options, "--", "python", program(IGNORES_SIGNALS), prints="ready")
+    words = ("--", "python", program(IGNORES_SIGNALS))
+
+    def start(name: str) -> subprocess.Popen[str]:
+        (tmp_path / name).mkdir()
+        options = ("launch", "-np", 2, "--mpi", request.param, "--run", "job")
+        return start_job(tmp_path / name, *options, *words, prints="ready")
+
+    return start
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_job_that_ignores_it(
-    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
-) -> None:
-    run = tmp_path / "job"
-    assert run_json(run)["state"] == "running"
-    signal_ignoring_job.send_signal(number)
-    _, stderr = signal_ignoring_job.communicate(timeout=30)
-    assert signal_ignoring_job.returncode == 128 + number
-    assert number.name in stderr.splitlines()[-1]
-    record = run_json(run)
-    assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
-    assert processes_of(run) == []
+def test_a_signal_ends_a_job_that_ignores_it(start_signal_ignoring: StartIgnoring, tmp_path: Path) -> None:
+    jobs = {number: start_signal_ignoring(number.name) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, job in jobs.items():
+        assert run_json(tmp_path / number.name / "job")["state"] == "running"
+        job.send_signal(number)
+    for number, job in jobs.items():
+        run = tmp_path / number.name / "job"
+        _, stderr = job.communicate(timeout=60)
+        assert job.returncode == 128 + number
+        assert number.name in stderr.splitlines()[-1]
+        record = run_json(run)
+        assert (record["state"], record["exit_status"]) == ("interrupted", 128 + number)
+        assert processes_of(run) == []
 
 
-@pytest.mark.parametrize("which", ["the launcher's child", "the supervisor"])
-def test_a_killed_supervisor_ends_the_job(
-    signal_ignoring_job: subprocess.Popen[str], tmp_path: Path, which: str
-) -> None:
-    run = tmp_path / "job"
-    rank_processes = [process for process in processes_of(run) if process.name() == "hvrank"]
-    supervisors = [process for process in rank_processes if process.parent() in rank_processes]
-    (
-        supervisors
-        if which == "the supervisor"
-        else [process for process in rank_processes if process not in supervisors]
-    )[-1].kill()
-    _, stderr = signal_ignoring_job.communicate(timeout=30)
-    assert signal_ignoring_job.returncode == 3, stderr
-    assert run_json(run)["state"] == "failed"
-    assert processes_of(run) == []
+def test_a_killed_supervisor_ends_the_job(start_signal_ignoring: StartIgnoring, tmp_path: Path) -> None:
+    jobs = {which: start_signal_ignoring(which) for which in ("the launcher's child", "the supervisor")}
+    for which in jobs:
+        rank_processes = [process for process in processes_of(tmp_path / which / "job") if process.name() == "hvrank"]
+        supervisors = [process for process in rank_processes if process.parent() in rank_processes]
+        (
+            supervisors
+            if which == "the supervisor"
+            else [process for process in rank_processes if process not in supervisors]
+        )[-1].kill()
+    for which, job in jobs.items():
+        _, stderr = job.communicate(timeout=60)
+        assert job.returncode == 3, stderr
+        assert run_json(tmp_path / which / "job")["state"] == "failed"
+        assert processes_of(tmp_path / which / "job") == []
 
 
 def test_leftover_processes_are_killed_with_a_warning(

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.conftest import (
     requested_env,
     requested_knobs,
     run_json,
+    write_program,
 )
 
 STEPS = 20
@@ -103,9 +105,23 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
     """Make a study from runs below `folder`: three trials, one of them crashed, and two pairs."""
     command = ["python", str(program), HOSTILE]
 
-    def run(name: str, settings: dict[str, str], words: list[str] = command) -> RunFolder:
+    crash = {"cycle_time": "9"}
+    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
+    runs = {
+        **{"trial-0": ({}, command), "trial-1": (winner, command), "trial-2": (crash, failing_command)},
+        **{"default-0": ({}, command), "default-1": ({}, command)},
+        **{"tuned-0": (winner, command), "tuned-1": (winner, command)},
+    }
+
+    def start(name: str) -> None:
+        settings, words = runs[name]
         knobs = [word for knob, text in settings.items() for word in ("--set", f"{knob}={text}")]
         hvscale("profile", "-np", 2, "--mpi", library, "--run", folder / name, *knobs, "--", *words)
+
+    with ThreadPoolExecutor(3) as pool:  # no test depends on their speeds
+        list(pool.map(start, runs))
+
+    def run(name: str) -> RunFolder:
         return RunFolder.open(folder / name)
 
     def speed(found: RunFolder) -> float:
@@ -130,14 +146,12 @@ def real_study(hvscale: Run, folder: Path, program: Path, library: str, winner: 
             problem=problem,
         )
 
-    crash = {"cycle_time": "9"}
-    failing_command = ["python", "-c", "import sys; sys.exit(sys.argv[1])", HOSTILE]
     trials = [
-        trial(0, {}, "measured", run("trial-0", {})),
-        trial(1, winner, "measured", run("trial-1", winner)),
-        trial(2, crash, "crashed", run("trial-2", crash, failing_command)),
+        trial(0, {}, "measured", run("trial-0")),
+        trial(1, winner, "measured", run("trial-1")),
+        trial(2, crash, "crashed", run("trial-2")),
     ]
-    pairs = [(run(f"default-{number}", {}), run(f"tuned-{number}", winner)) for number in range(2)]
+    pairs = [(run(f"default-{number}"), run(f"tuned-{number}")) for number in range(2)]
     speeds = [(speed(before), speed(after)) for before, after in pairs]
     record = pairs[-1][1].read()
     return TuneDocument(
@@ -329,8 +343,7 @@ def test_horovodrun_applies_its_configuration_file(folder: Path, tmp_path: Path)
     config = folder / "horovodrun.yaml"
     gloo = config.read_text().replace("controller: mpi", "controller: gloo")
     (folder / "gloo.yaml").write_text(gloo)
-    program = tmp_path / "program.py"
-    program.write_text(steps_program(*HOROVOD))
+    program = write_program(tmp_path, steps_program(*HOROVOD))
     words = shlex.join(["horovodrun", "-np", "2", "--config-file", str(folder / "gloo.yaml"), "python", str(program)])
     for output in (over_open_mpi, sh(words, folder)):
         ranks = reported_by_ranks(output)

@@ -10,7 +10,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.model.samples import run_samples
 from hvscale.profiling.analyze.steps import read_step_log
-from tests.conftest import Run, run_hvscale
+from tests.conftest import Run, run_hvscale, write_program
 
 PROGRAM = """
 import time, torch, horovod.torch as hvd
@@ -33,7 +33,7 @@ ALL_REDUCES = "from mpi4py import MPI\nfor step in range(16): MPI.COMM_WORLD.all
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A recorded job, and its replay on three ranks."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "program.py").write_text(PROGRAM)
+    write_program(folder, PROGRAM)
     for words in (
         ("--gradients", "-np", "2", "--run", "job", "--", "python", "program.py"),
         ("-np", "3", "--run", "replay", "--", "hvscale", "replay", "job"),
@@ -115,7 +115,7 @@ def test_a_scaling_study_shares_its_page_with_the_prediction(hvscale: Run, runs:
 def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, tmp_path: Path) -> None:
     train = (
         *("hvscale", "train", "edsr-baseline", "--n-resblocks", 2, "--n-feats", 32, "--batch-size", 2),
-        *("--threads", 1, "--patch-size", 24, "--steps", 12),
+        *("--threads", 1, "--patch-size", 24, "--steps", 12, "--precision", "fp32", "--memory-format", "contiguous"),
     )
     for words in (
         ("profile", "--gradients", "-np", 2, "--run", "job", "--", *train),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.prediction.document import PredictionDocument
-from tests.conftest import Run, run_hvscale
+from tests.conftest import Run, run_hvscale, write_program
 from tests.system.test_predict import GRADIENT_BYTES, PROGRAM
 
 SIZES = ("--sizes", "8,4K,64K,256K", "--iterations", "5", "--warmup", "1")
@@ -22,7 +22,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def record_job(flavour: str) -> Path:
         folder = tmp_path_factory.mktemp(flavour)
-        (folder / "program.py").write_text(PROGRAM)
+        write_program(folder, PROGRAM)
         words = ("--gradients", "-np", 2, "--mpi", flavour, "--run", "job", "--", "python", "program.py")
         done = run_hvscale(folder, "profile", *words)
         assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean
 
 import pytest
 
-from tests.conftest import Run, run_hvscale
+from tests.conftest import Run, run_hvscale, write_program
 from tests.system.test_replay import PROGRAM
 
 WARM_UP = 3
@@ -17,7 +17,7 @@ WARM_UP = 3
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without messages: only its gradients."""
     folder = tmp_path_factory.mktemp("recording")
-    (folder / "program.py").write_text(PROGRAM)
+    write_program(folder, PROGRAM)
     options = ("--gradients", "-np", 2, "--mpi", "gloo", "--run", "recorded")
     done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr

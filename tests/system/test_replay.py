@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
-from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json, wait_until
+from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json, wait_until, write_program
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -63,7 +63,7 @@ LABEL = "fused messages only, fixed pattern"
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of 12 steps, of two tensors each, without fusion. Tests leave it as it is."""
     folder = tmp_path_factory.mktemp("recording")
-    (folder / "program.py").write_text(PROGRAM)
+    write_program(folder, PROGRAM)
     options = ("--gradients", "-np", 2, "--set", "fusion_threshold=0", "--run", "recorded")
     done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
@@ -120,7 +120,7 @@ def test_a_replay_of_hvscale_train_reports_images(hvscale: Run) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "trained", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
-        *("--batch-size", 2, "--patch-size", 8, "--steps", 8),
+        *("--batch-size", 2, "--patch-size", 8, "--steps", 8, "--precision", "fp32", "--memory-format", "contiguous"),
     )
     assert done.returncode == 0, done.stderr
     scaled = hvscale(

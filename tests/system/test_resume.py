@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import PROGRAMS, Run, processes_below, wait_until
-from tests.system import preloaded
+from tests import preloaded
+from tests.conftest import PROGRAMS, Run, kill_below, processes_below, wait_until
 
 EDSR = (
     *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
@@ -129,8 +129,7 @@ def test_two_killed_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, k
                 assert launcher.wait(60) == 3
         finally:
             launcher.kill()
-            for process in processes_below(tmp_path):
-                process.kill()
+            kill_below(tmp_path)
     newest = max(int(file.stem.split("-")[1]) for file in (tmp_path / "kept").glob("step-*.ckpt"))
     last = newest + 4
     for run, more in (("second", kept), ("whole", ())):

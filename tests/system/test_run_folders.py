@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.core.run_folder import RunFolder
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, run_json, suspend, wait_until
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files and small disks take root")
@@ -111,7 +110,7 @@ def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) 
     first = start(tmp_path, *train, "--steps", 1_000_000)
     try:
         wait_until(lambda: steps.exists() and len(steps.read_text().splitlines()) > 12)
-        os.kill(first.pid, signal.SIGSTOP)  # still alive
+        suspend(first.pid)  # still alive
         before = steps.read_bytes()
         second = hvscale_warm(*train, "--steps", 20)
         assert second.returncode == 2

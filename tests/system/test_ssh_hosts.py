@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, kill_below, run_json, wait_until
 from tests.system.services import SshHosts, machine_state
 from tests.system.test_placements import (
     BYTES,
@@ -129,8 +129,7 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
         _, stderr = launcher.communicate(timeout=120)
     finally:
         subprocess.run([*link, "up"], check=True)
-        for process in processes_below(tmp_path):  # hvscale cannot reach the ranks of a lost host
-            process.kill()
+        kill_below(tmp_path)  # hvscale cannot reach the ranks of a lost host
     assert launcher.returncode == 3, stderr
     assert "hvscale: rank 1 on beta is lost: it no longer answers by ssh" in stderr
     record = run_json(tmp_path / "job")

@@ -13,16 +13,15 @@ import struct
 import subprocess
 import termios
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Request
 
-from tests.conftest import PROGRAMS, Run, processes_below, run_hvscale, wait_until
+from tests.conftest import PROGRAMS, Run, kill_below, processes_below, run_hvscale, wait_until
 
 STEADY = Path(__file__).parent.parent / "profiling" / "programs" / "steady.c"
 ALL_REDUCE_BYTES, BROADCAST_BYTES = 64 << 10, 1 << 20
@@ -57,9 +56,7 @@ def profiled(folder: Path, program: Path, seconds: int, *more: str) -> Iterator[
             yield job
         finally:
             job.kill()
-            for process in processes_below(folder):
-                with suppress(psutil.Error):
-                    process.kill()
+            kill_below(folder)
 
 
 @pytest.fixture(scope="module")

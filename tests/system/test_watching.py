@@ -22,7 +22,7 @@ from tests.system import wandb_file
 
 TINY = (
     *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16"),
-    *("--precision", "fp32", "--memory-format", "contiguous"),
+    *("--precision", "fp32", "--memory-format", "contiguous", "--threads", "1"),
 )
 EDSR = ("train", "edsr-baseline", *TINY)
 TRAIN = (*EDSR, "--run", "job")

@@ -25,6 +25,8 @@ GLOBAL_ADDRESS = re.compile(r"/global_?/(?:rank_)?(\d+)")
 # A rank stores an address for each other rank: 136 bytes.
 BODY_BYTES = 2**16
 BODY_BYTES_PER_RANK = 2**10
+# The server notices a shutdown after at most this time, by which it delays the end of each job.
+SHUTDOWN_POLL_SECONDS = 0.05
 
 
 class Server(RendezvousHTTPServer):  # type: ignore[misc]
@@ -95,7 +97,7 @@ def rendezvous(job: Job, slots: list[Any]) -> Iterator[dict[str, str]]:
     secret = secrets.token_urlsafe(16)
     server = Server((job.nodes.controller, 0), type("JobHandler", (Handler,), {"job": job, "secret": secret}), False)
     server.init(slots)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_SECONDS,), daemon=True).start()
     try:
         yield {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{job.nodes.controller}:{server.server_port}/{secret}",

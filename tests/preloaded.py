@@ -1,0 +1,99 @@
+"""Run `hvscale` in forked processes that have its modules and torch loaded, because importing them
+takes longer than most commands.
+
+multiprocessing's fork server imports them once per test worker and forks a process for each call,
+with its own arguments, environment, working folder, output and exit status.
+"""
+
+import atexit
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hvscale.cli.main import main
+
+# Without cached bytecode every rank takes twice as long to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+COMMAND = Path(sys.prefix) / "bin" / "hvscale"
+# A fork takes 0.1 s of CPU time. The installed command takes 0.2 s and more for these, and less for
+# others, such as `launch`.
+LONG_TO_LOAD = (
+    *("bench", "breakdown", "compare", "compare-placements", "compare-settings", "eval", "models", "predict"),
+    *("profile", "report", "runs", "scale", "settings", "train", "tune", "tune-collectives", "upscale"),
+)
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(
+    [
+        *("hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"),
+        *("hvscale.prediction.predict", "hvscale.prediction.page", "hvscale.report.page", "plotly.graph_objects"),
+        *("hvscale.profiling.compare", "hvscale.comm_tuning.tune.study", "hvscale.studies.scaling.study", "optuna"),
+        *(f"hvscale.cli.commands.{command.replace('-', '_')}" for command in LONG_TO_LOAD),
+        *("hvscale.launch.controller", "scipy.special"),
+    ]
+)
+# multiprocessing polls all its processes when one starts; two threads must not poll one at once.
+POLLED = threading.Lock()
+OUTPUTS = ("stdout", "stderr")
+# Variables that Python or the dynamic linker reads when a process starts.
+READ_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+
+
+def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a forked process does not apply."""
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+
+
+APPLIED = read_at_start(os.environ)
+
+
+def run(
+    arguments: list[str], folder: Path, environment: dict[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `hvscale`. After `timeout` seconds, kill it and raise subprocess.TimeoutExpired."""
+    assert read_at_start(environment) == APPLIED, "only the installed command applies these variables"
+    with TemporaryDirectory() as outputs:
+        process = start(arguments, folder, environment, Path(outputs))
+        status = wait(process, timeout)
+        if status is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(arguments, timeout)
+        texts = [(Path(outputs) / name).read_text() for name in OUTPUTS]
+        return subprocess.CompletedProcess(arguments, status, *texts)
+
+
+def start(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> BaseProcess:
+    """Start `hvscale`, which writes its output to `stdout` and `stderr` in the folder `outputs`."""
+    process = FORK_SERVER.Process(target=_call, args=(arguments, folder, environment, outputs))
+    with POLLED:
+        process.start()
+    return process
+
+
+def wait(process: BaseProcess, seconds: float) -> int | None:
+    """Wait for the end and return the exit status; None if it takes longer."""
+    connection.wait([process.sentinel], seconds)
+    with POLLED:
+        return process.exitcode
+
+
+def _call(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> None:
+    """Run the command in the forked process. Raises SystemExit as the command does."""
+    for number, name in enumerate(OUTPUTS, start=1):
+        descriptor = os.open(outputs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [str(COMMAND), *arguments]
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing ends the process without them
