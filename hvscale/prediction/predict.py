@@ -424,6 +424,12 @@ def warnings(job: Job, settings: PredictedSettings, request: PredictionRequest, 
             f"ranks shared cores at np {', '.join(map(str, sorted(crowded)))}; the prediction gives each rank its own. "
             "--cores N predicts ranks that share N cores"
         )
+    out_of_turn = {run.np for run in measured.samples if run.ranks_per_core > 1 and not run.round_robin}
+    if out_of_turn and any(np_ > max(out_of_turn) for np_ in request.np):
+        found.append(
+            f"ranks shared cores under the kernel's default scheduling at np {', '.join(map(str, sorted(out_of_turn)))}; "
+            "replays under `chrt --rr 1` (as root) give about half the error"
+        )
     if len(job.names) > settings.horovod.cache_capacity:
         found.append(
             f"the job has {len(job.names)} tensors, more than cache_capacity={settings.horovod.cache_capacity}: "
