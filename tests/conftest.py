@@ -179,7 +179,7 @@ def hvscale(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
         call = (request.path, words[:1])
         forked = words[0] in preloaded.LONG_TO_LOAD and call in installed_command_ran
-        if forked and preloaded.read_at_start(variables) == preloaded.APPLIED:
+        if forked and preloaded.can_apply(variables):
             return preloaded.run(words, tmp_path, variables, timeout)
         installed_command_ran.append(call)
         return run_hvscale(tmp_path, *words, timeout=timeout, **environment)

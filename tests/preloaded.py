@@ -45,19 +45,20 @@ OUTPUTS = ("stdout", "stderr")
 READ_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 
 
-def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a forked process does not apply."""
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+def can_apply(environment: Mapping[str, str]) -> bool:
+    """Whether a forked process applies these variables.
 
-
-APPLIED = read_at_start(os.environ)
+    It does not apply those that are read when a process starts, unless this process has them too:
+    libraries set some when they are loaded, such as PyTorch TORCHINDUCTOR_CACHE_DIR.
+    """
+    return all(os.environ.get(name) == value for name, value in environment.items() if name.startswith(READ_AT_START))
 
 
 def run(
     arguments: list[str], folder: Path, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run `hvscale`. After `timeout` seconds, kill it and raise subprocess.TimeoutExpired."""
-    assert read_at_start(environment) == APPLIED, "only the installed command applies these variables"
+    assert can_apply(environment), "only the installed command applies these variables"
     with TemporaryDirectory() as outputs:
         process = start(arguments, folder, environment, Path(outputs))
         status = wait(process, timeout)
