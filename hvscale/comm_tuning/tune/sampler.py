@@ -134,10 +134,10 @@ class Sampler:
             self.study.tell(suggestion.number, ratio)
 
     def forget(self, suggestion: Suggestion) -> None:
-        """Drop a suggestion that was not measured."""
+        """Drop a suggestion, unless its result was recorded just before an interruption."""
         if suggestion.number is not None:
             with study_file(self.file):
-                self.study.tell(suggestion.number, state=TrialState.FAIL)
+                self.study.tell(suggestion.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _untried(self) -> dict[str, str] | None:
         if self.space.size() <= SMALL_SPACE:
