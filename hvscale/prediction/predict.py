@@ -24,7 +24,7 @@ from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import (
     ALGORITHM_NAMES,
-    SEVERAL,
+    FEWEST_RANKS,
     MeasuredCosts,
     fit_costs,
     is_like_more_ranks,
@@ -41,7 +41,7 @@ from hvscale.profiling.analyze.steps import read_step_log
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
-MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %, so each is half of that off
+MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %: 1.2 to 2.5 % from their mean
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def leave_one_out(
         others = [one for one in samples if one.np != run.np and len(one.bytes)]
         # A training is checked even if only replays say what messages cost.
         is_known = (run.np, run.algorithm) in known if run.is_replay else run.algorithm in {name for _, name in known}
-        if not any(map(is_like_more_ranks, others)) or not is_known or run.np < SEVERAL:
+        if not any(map(is_like_more_ranks, others)) or not is_known or run.np < FEWEST_RANKS:
             continue  # it would say nothing about more ranks
         costs = fit_costs(others, run.cores, algorithm)
         simulation = simulate(
@@ -428,7 +428,7 @@ def warnings(job: Job, settings: PredictedSettings, request: PredictionRequest, 
     if out_of_turn and any(np_ > max(out_of_turn) for np_ in request.np):
         found.append(
             f"ranks shared cores under the kernel's default scheduling at np {', '.join(map(str, sorted(out_of_turn)))}; "
-            "replays under `chrt --rr 1` (as root) give about half the error"
+            "the accuracy of predictions was measured with replays under `chrt --rr 1` (as root)"
         )
     if len(job.names) > settings.horovod.cache_capacity:
         found.append(

@@ -47,7 +47,7 @@ HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries 
 ALIKE = 1.005  # errors of two algorithms' fits that do not distinguish them
 # The error of an algorithm that libraries use for short messages only counts as so much more.
 SHORT_ONLY = {"recursive doubling": 1.25}
-SEVERAL = 3  # ranks, each of which sends to one and receives from another
+FEWEST_RANKS = 3  # that send to one rank and receive from another, as more ranks do
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
 
@@ -262,7 +262,7 @@ def is_like_more_ranks(run: Samples) -> bool:
 
     Two ranks send each other everything, and a core with one rank more than another makes all wait.
     """
-    return run.np >= SEVERAL and (run.ranks_per_core <= 1 or run.ranks_per_core.is_integer())
+    return run.np >= FEWEST_RANKS and (run.ranks_per_core <= 1 or run.ranks_per_core.is_integer())
 
 
 # The libraries' own names for the algorithms, as their knobs take them.
