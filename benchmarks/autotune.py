@@ -1,42 +1,80 @@
 """Measure how soon a job that tunes itself is as fast as one with offline-tuned settings.
 
 The job all-reduces a model's gradients, one rank per node; nodes are network namespaces with a
-shaped link. Fresh interleaved starts compare the defaults, the settings of `hvscale tune` from the
-start, Horovod's autotune, `--autotune` without memory, and with the memory of earlier starts.
-`python benchmarks/autotune.py --nodes 4 [--link 1gbit] [--model edsr] [--steps 300] [--rounds 5]
-[--study DIR] [--trials 16] [--trial-seconds 12]`; it needs root.
+shaped link (`--nodes 0`: two ranks in shared memory). Fresh interleaved starts compare the
+defaults, the settings of `hvscale tune` from the start, Horovod's autotune, `--autotune` without
+memory, and with the memory of an earlier start. Each start makes `--steps` steps; what it would
+make in the rest of ten minutes follows from its last steps.
+`python benchmarks/autotune.py FOLDER --nodes 4 [--link 1gbit] [--model edsr] [--steps 200]
+[--rounds 3] [--trials 16] [--trial-seconds 12]`; it needs root. FOLDER keeps the study and every
+start, and the next call resumes.
 """
 
+import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from interleaved import print_speeds, run_interleaved
 from network import WARM_UP_STEPS, Job, make_parser, mean_speed, set_arguments
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from hvscale.comm_tuning.autotune.memory import VARIABLE
+from hvscale.core.autotune_result import read_autotune_result
+from hvscale.core.run_folder import RunFolder
 
 Speeds = NDArray[np.float64]
 DEFAULTS, OFFLINE, HOROVOD = "defaults", "settings of hvscale tune", "Horovod's autotune"
 COLD, WARM = "--autotune", "--autotune with memory"
+VARIANTS = (DEFAULTS, OFFLINE, HOROVOD, COLD, WARM)
 GOAL = 0.95  # of the offline-tuned throughput
 WINDOW = 5  # steps of a median
 LAST = 20  # steps of the final throughput
+SECONDS = 600.0
 
 
-def with_memory(job: Job, steps: int, memory: Path, is_cold: bool) -> Speeds:
-    """Images/s of each step of a job that tunes itself; `is_cold`: it remembers nothing."""
-    if is_cold:
-        shutil.rmtree(memory, ignore_errors=True)
-    os.environ[VARIABLE] = str(memory)
-    return job.step_speeds(steps, "--autotune")
+class Starts:
+    """The finished starts in FOLDER/starts.jsonl: images/s of their steps after the warm-up."""
+
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.file, self.job, self.memory = folder / "starts.jsonl", job, folder / "memory"
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        self.done: dict[tuple[str, int], Speeds] = {
+            (one["variant"], one["round"]): np.array(one["speeds"]) for one in map(json.loads, lines)
+        }
+
+    def measure(self, variant: str, number: int, winner: dict[str, str], steps: int) -> None:
+        if (variant, number) in self.done:
+            return
+        options: tuple[str, ...] = ()
+        os.environ[VARIABLE] = str(self.memory)
+        if variant == OFFLINE:
+            options = tuple(set_arguments(winner))
+        elif variant == HOROVOD:
+            options = ("--env", "HOROVOD_AUTOTUNE=1", "--env", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE=1")
+        elif variant in (COLD, WARM):
+            options = ("--autotune",)
+        if variant == COLD:  # the next start with memory has what this one remembers
+            shutil.rmtree(self.memory, ignore_errors=True)
+        speeds = self.job.step_speeds(steps, *options)
+        self.done[variant, number] = speeds
+        about = {"variant": variant, "round": number, "said": self.said() if variant in (COLD, WARM) else ""}
+        with self.file.open("a") as stream:
+            stream.write(json.dumps({**about, "speeds": speeds.tolist()}) + "\n")
+
+    def said(self) -> str:
+        """What the last start found."""
+        found = read_autotune_result(RunFolder(self.job.last_run))
+        if found is None:
+            return "nothing"
+        settings = " ".join(f"{knob}={value}" for knob, value in found.settings.items())
+        return f"{found.state} {settings or found.reason}, {found.steps} steps, lost {found.lost_seconds:.2f} s"
+
+    def of(self, variant: str) -> list[Speeds]:
+        return [speeds for (name, _), speeds in self.done.items() if name == variant]
 
 
 def steps_until(speeds: Speeds, goal: float) -> float:
@@ -48,34 +86,57 @@ def steps_until(speeds: Speeds, goal: float) -> float:
     return float(WARM_UP_STEPS + reached[0]) if len(reached) else np.nan
 
 
+def images_after(speeds: Speeds, images: int, seconds: float) -> float:
+    """Images in so many seconds; what was not measured has the speed of the last steps."""
+    times = np.cumsum(images / speeds)
+    if times[-1] < seconds:
+        return float(images * len(speeds) + (seconds - times[-1]) * mean_speed(speeds[-LAST:]))
+    return float(images * np.searchsorted(times, seconds))
+
+
+def table(title: str, starts: Starts, images: int, phase: int) -> Table:
+    """One row for each variant; medians of its starts."""
+    goal = GOAL * float(np.median([mean_speed(one[-LAST:]) for one in starts.of(OFFLINE)]))
+    baseline = float(np.median([mean_speed(one[:phase]) for one in starts.of(DEFAULTS)]))
+    found = Table(title=title, caption=f"goal: {goal:.2f} images/s, {GOAL:.0%} of the {OFFLINE}")
+    for name in (
+        "variant",
+        "images in 10 min",
+        f"images/s, last {LAST}",
+        f"first {phase} / {DEFAULTS}",
+        f"steps until {GOAL:.0%}",
+    ):
+        found.add_column(name, justify="left" if name == "variant" else "right")
+    for variant in VARIANTS:
+        of = starts.of(variant)
+        found.add_row(
+            variant,
+            f"{np.median([images_after(one, images, SECONDS) for one in of]):.0f}",
+            f"{np.median([mean_speed(one[-LAST:]) for one in of]):.2f}",
+            f"{np.median([mean_speed(one[:phase]) for one in of]) / baseline:.3f}",
+            ", ".join(f"{steps_until(one, goal):.0f}" for one in of),
+        )
+    return found
+
+
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="edsr")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(options, Path(folder), [options.model])
-        winner = job.tune().winner or {}
-        autotune = ("--env", "HOROVOD_AUTOTUNE=1", "--env", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE=1")
-        steps, memory = options.steps, Path(folder) / "memory"
-        with_memory(job, steps, memory, is_cold=True)
-        variants: dict[str, Callable[[], Speeds]] = {
-            DEFAULTS: partial(job.step_speeds, steps),
-            OFFLINE: partial(job.step_speeds, steps, *set_arguments(winner)),
-            HOROVOD: partial(job.step_speeds, steps, *autotune),
-            COLD: partial(with_memory, job, steps, Path(folder) / "cold", is_cold=True),
-            WARM: partial(with_memory, job, steps, memory, is_cold=False),
-        }
-        found = run_interleaved(variants, options.rounds)
-    title = f"{options.model}'s gradients, {options.nodes} nodes of {options.link}, {steps} steps; tuned: {winner}"
-    print_speeds(f"{title}: all steps", {name: [mean_speed(one) for one in of] for name, of in found.items()}, DEFAULTS)
-    last = {name: [mean_speed(one[-LAST:]) for one in of] for name, of in found.items()}
-    print_speeds(f"{title}: the last {LAST} steps", last, DEFAULTS)
-    goal = GOAL * float(np.median(last[OFFLINE]))
-    table = Table("variant", f"steps until {goal:.2f} images/s ({GOAL:.0%} of {OFFLINE}), of each start")
-    for name, of in found.items():
-        table.add_row(name, ", ".join(f"{steps_until(one, goal):.0f}" for one in of))
-    Console().print(table)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    options.study = options.study or options.folder / "study"
+    job = Job(options, options.folder, [options.model])
+    winner = job.tune().winner or {}
+    starts = Starts(options.folder, job)
+    for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
+        # With memory comes right after without: it needs what that start remembers.
+        for variant in (*np.roll(VARIANTS[:3], number).tolist(), COLD, WARM):
+            starts.measure(variant, number, winner, options.steps)
+    place = f"{options.nodes} nodes of {options.link}" if options.nodes else "two ranks in shared memory"
+    title = f"{options.model}'s gradients, {place}, {options.steps} steps; tuned: {winner}"
+    Console(width=150).print(table(title, starts, job.images_of_a_step, min(150, options.steps)))
 
 
 if __name__ == "__main__":

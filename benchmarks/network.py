@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from hvscale.comm_tuning.tune.document import TuneDocument
 HVSCALE = Path(sys.executable).with_name("hvscale")
 GRADIENTS = Path(__file__).with_name("gradients.py")
 WARM_UP_STEPS = 3
+BATCH_SIZE = 4  # of gradients.py
+RANKS_IN_MEMORY = 2  # without nodes
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -50,7 +53,8 @@ class Job:
     def step_speeds(self, steps: int, *more: str) -> NDArray[np.float64]:
         """Launch the job once; return images/s of each step after warm-up, NaN if it failed."""
         self.run_count += 1
-        run = self.folder / f"run-{self.run_count:03d}"
+        run = self.last_run
+        shutil.rmtree(run, ignore_errors=True)
         command = [*self.command, "--steps", str(WARM_UP_STEPS + steps)]
         done = subprocess.run(
             [*self._arguments("launch", run), *more, "--", *command], capture_output=True, text=True, check=False
@@ -61,13 +65,23 @@ class Job:
         lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
         return np.array([line["images"] / line["seconds"] for line in lines[WARM_UP_STEPS:]])
 
+    @property
+    def last_run(self) -> Path:
+        return self.folder / f"run-{self.run_count:03d}"
+
+    @property
+    def images_of_a_step(self) -> int:
+        return BATCH_SIZE * (self.options.nodes or RANKS_IN_MEMORY)
+
     def speed(self, steps: int, *more: str) -> float:
         """Images/s over all steps after warm-up."""
         return mean_speed(self.step_speeds(steps, *more))
 
     def _arguments(self, command: str, run: Path) -> list[str]:
         nodes = str(self.options.nodes)
-        placement = ("-np", nodes, "--placement", "netns", "--nodes", nodes, "--link", self.options.link)
+        placement = ["-np", nodes, "--placement", "netns", "--nodes", nodes, "--link", self.options.link]
+        if not self.options.nodes:
+            placement = ["-np", str(RANKS_IN_MEMORY)]
         return [str(HVSCALE), command, *placement, "--run", str(run)]
 
 

@@ -1,13 +1,19 @@
 """How close a replay comes to the training that it was recorded from, at the same number of ranks.
 
 Run it on an idle machine, as root for network namespaces: `python benchmarks/replay_accuracy.py`.
-Each round records the training anew, and replays that recording right after it with each --compute,
+Each round records the training anew, and replays that recording right after it, with each --compute
 in alternating order. The table shows the replay's errors against the steps that it repeated, as
 `hvscale replay --json` reports them.
+
+The number of messages depends on when Horovod's thread gets the core that it shares with the
+rank's computation, which differs between trainings of one job. `--horovod-first` gives it a
+real-time priority there, in training and replay: it runs as soon as it wakes, as on a node with a
+spare core.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,17 +26,49 @@ from rich.console import Console
 from rich.table import Table
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
-# EDSR-baseline has 1.5 M parameters and steps of about 0.5 s; `small` has 0.05 M and 10 ms.
+# EDSR-baseline has 1.5 M parameters and steps of about 0.4 s; `small` has 0.05 M and 20 ms.
 MODELS = {
-    "edsr-baseline": ["edsr-baseline", "--batch-size", "2"],
+    "edsr-baseline": ["edsr-baseline", "--batch-size", "8"],
     "small": ["edsr", "--n-resblocks", "4", "--n-feats", "24", "--batch-size", "2", "--patch-size", "24"],
 }
-STEPS = {"edsr-baseline": 15, "small": 200}
-COMPUTE = ("sleep", "spin")
+STEPS = {"edsr-baseline": 40, "small": 400}
+# Python imports it in every rank. Once Horovod has started its thread, the rank's own thread and
+# those that it starts lose the priority of `chrt`.
+SITE = """
+import importlib.util, os, sys
+
+class Demote:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != "horovod.common.basics":
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_wrap(module):
+            execute(module)
+            init = module.HorovodBasics.init
+
+            def init_and_demote(*arguments, **options):
+                init(*arguments, **options)
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+            module.HorovodBasics.init = init_and_demote
+
+        spec.loader.exec_module = execute_and_wrap
+        return spec
+
+if os.sched_getscheduler(0) == os.SCHED_RR:
+    sys.meta_path.insert(0, Demote)
+"""
+SITE_VARIABLE = "PYTHONPATH"
+REAL_TIME = ("chrt", "--rr", "1")
 
 
 def hvscale(*arguments: str) -> str:
-    done = subprocess.run([str(HVSCALE), *arguments], capture_output=True, text=True, check=False)
+    prefix = REAL_TIME if SITE_VARIABLE in os.environ else ()
+    done = subprocess.run([*prefix, str(HVSCALE), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"hvscale {' '.join(arguments)} failed:\n{done.stderr}")
     return done.stdout
@@ -47,14 +85,14 @@ def error(document: dict[str, Any], name: str) -> float:
     return float(100 * (replayed / recorded - 1)) if recorded and replayed is not None else float("nan")
 
 
-def measure(model: str, network: str, rounds: int, ranks: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def measure(options: argparse.Namespace, model: str, network: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     documents = defaultdict(list)
-    for number in range(rounds):
-        start = placement(network, ranks)
+    for number in range(options.rounds):
+        start = placement(network, options.np)
         run = folder / f"{model}-{network}-{number}"
         training = ["hvscale", "train", *MODELS[model], "--steps", str(STEPS[model])]
         hvscale("profile", "--gradients", *start, "--run", str(run), "--json", "--", *training)
-        for compute in COMPUTE[:: 1 if number % 2 == 0 else -1]:
+        for compute in options.compute[:: 1 if number % 2 == 0 else -1]:
             replayed = ("--run", f"{run}-{compute}", "--json", "--compute", compute)
             document = json.loads(hvscale("replay", str(run), *start[2:], *replayed))
             documents[compute].append(document)
@@ -75,7 +113,13 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--np", type=int, default=2)
+    parser.add_argument("--compute", nargs="+", choices=("auto", "sleep", "spin"), default=["auto"])
+    parser.add_argument("--horovod-first", action="store_true")
     options = parser.parse_args()
+    if options.horovod_first:
+        site = Path(tempfile.mkdtemp(prefix="horovod-first-"))
+        (site / "sitecustomize.py").write_text(SITE)
+        os.environ[SITE_VARIABLE] = str(site)
     table = Table(
         title=f"error of a replay at np {options.np}, %: median of {options.rounds} recordings (smallest to largest)",
         caption="messages: fused messages per rank and step; exposed: waiting in synchronize()",
@@ -94,7 +138,7 @@ def main() -> None:
     for model in options.models:
         for network in options.networks:
             with tempfile.TemporaryDirectory() as folder:
-                documents = measure(model, network, options.rounds, options.np, Path(folder))
+                documents = measure(options, model, network, Path(folder))
             for compute, of_compute in documents.items():
                 sides = {side: [one[side] for one in of_compute] for side in ("recorded", "replayed")}
                 medians = {

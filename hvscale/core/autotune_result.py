@@ -1,5 +1,6 @@
 """The result of tuning a job while it trained: `autotune/result.json` of its run folder."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -109,11 +110,16 @@ class AutotuneResult(VersionedDocument):
 
 def read_autotune_result(run: RunFolder) -> AutotuneResult | None:
     """The result of a run; None if there is none. Raises ValueError if it is damaged."""
+    return read_result_file(run.path / FOLDER / FILE)
+
+
+def read_result_file(path: Path) -> AutotuneResult | None:
+    """The result in a file; None if there is none. Raises ValueError if it is damaged."""
     try:
-        content = read_bytes(run.path / FOLDER / FILE)
+        content = read_bytes(path)
     except OSError:
         return None
     try:
         return from_json(AutotuneResult, content)
     except ValidationError as error:
-        raise ValueError(f"{run.path / FOLDER / FILE} is not a result of --autotune, so it is ignored") from error
+        raise ValueError(f"{path} is not a result of --autotune, so it is ignored") from error

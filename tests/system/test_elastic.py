@@ -125,11 +125,40 @@ def test_another_number_of_ranks_resumes_in_the_same_epoch(hvscale: Run, tmp_pat
     assert epochs == [25, 40]
 
 
-def test_an_elastic_job_is_not_tuned_and_the_log_says_so(job: Callable[..., Any]) -> None:
-    """One line; ranks that leave and join later are not disturbed."""
-    with job(train=(*TRAIN, "--autotune", "--autotune-steps", 20)) as running:
-        running.wait_for_ranks(2, more=30)
+TUNED = (*TRAIN, "--autotune", "--autotune-steps", 30)
+SAID = "hvscale: autotune: "
+
+
+def test_an_elastic_job_is_tuned_again_for_another_number_of_ranks(
+    job: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HVSCALE_SETTINGS_DIR", str(tmp_path / "memory"))
+    with job(train=TUNED) as running:
+        running.wait_for_ranks(2)
+        wait_until(lambda: running.log().count(SAID) == 1)
         running.hosts(FIRST, SECOND, THIRD)
-        running.wait_for_ranks(3, more=10)
+        running.wait_for_ranks(3)
+        wait_until(lambda: running.log().count(SAID) == 2)
         running.stop()
-        assert running.log().count("--autotune does not apply to an elastic job") == 1, running.log()
+        results = [json.loads((running.folder / f"job/autotune/{name}").read_text()) for name in RESULTS]
+        assert [one["fingerprint"]["np"] for one in results] == [2, 3]
+        assert all(one["state"] in ("tuned", "defaults") and one["steps"] >= 12 for one in results)
+        remembered = [json.loads(path.read_text()) for path in (tmp_path / "memory").glob("*.json")]
+        proven = sorted(one["fingerprint"]["np"] for one in results if one["state"] == "tuned")
+        assert sorted(one["fingerprint"]["np"] for one in remembered) == proven
+
+
+RESULTS = ("result-np2.json", "result.json")
+
+
+def test_a_rank_that_is_killed_while_an_elastic_job_is_tuned(job: Callable[..., Any]) -> None:
+    """The others go on with the defaults, and begin to tune again."""
+    with job("--blacklist-cooldown-range", 1, 2, train=(*TRAIN, "--autotune", "--autotune-steps", 1000)) as running:
+        running.wait_for_ranks(2, more=15)
+        assert SAID not in running.log()
+        os.kill(running.pid(1), signal.SIGKILL)
+        running.wait_for_ranks(1)
+        running.wait_for_ranks(2, more=15)
+        running.stop()
+        assert "the ranks changed, or the program ended, after" in running.log()
+        check_samples(running, COMMIT_EVERY)

@@ -24,8 +24,8 @@ def train(context: typer.Context, autotune: Autotune = False, autotune_steps: Au
         return
     from hvscale.comm_tuning.autotune.train import TunedTraining
 
-    tuning = TunedTraining(autotune_steps)
+    tuning, run = TunedTraining(autotune_steps), context.obj.run
     try:
-        tuning.finish(trainer.train(context.obj).run)
+        run = trainer.train(context.obj).run
     finally:
-        tuning.close()
+        tuning.finish(run)

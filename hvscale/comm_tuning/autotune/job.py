@@ -117,16 +117,26 @@ def keep(
         result = read_autotune_result(run)
     except ValueError as error:
         return f"autotune: {error}"
-    if result is None:
-        return NOT_TUNED
+    return NOT_TUNED if result is None else keep_result(result, run.path / FOLDER, command, options, library, warn)
+
+
+def keep_result(
+    result: AutotuneResult,
+    folder: Path | None,
+    command: list[str],
+    options: LaunchOptions,
+    library: Library,
+    warn: Callable[[str], None],
+) -> str:
+    """The same for a result. `folder`: for the settings' files; None writes none."""
     try:
         if result.drops_remembered and result.fingerprint is not None:
             forget(result.fingerprint)
         gain = result.gain
         if result.state != "tuned" or gain is None or result.fingerprint is None:
             return summary(result)
-        folder = run.path / FOLDER
-        write_settings(folder, command, options.np, options, library, result.settings, gain)
+        if folder is not None:
+            write_settings(folder, command, options.np, options, library, result.settings, gain)
         remember(
             RememberedSettings(
                 fingerprint=result.fingerprint,
@@ -141,7 +151,8 @@ def keep(
     except RequestError as error:
         warn(str(error))
         return summary(result)
-    return f"{summary(result)}; remembered in {memory_folder()}, and for other launchers in {folder}"
+    others = f", and for other launchers in {folder}" if folder is not None else ""
+    return f"{summary(result)}; remembered in {memory_folder()}{others}"
 
 
 def attach_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,13 +6,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvscale.comm_tuning.autotune.job import STEPS, check_steps, keep
+from hvscale.comm_tuning.autotune.job import MAX_REMEMBERED, STEPS, check_steps, keep_result
 from hvscale.comm_tuning.autotune.memory import recall_all
 from hvscale.comm_tuning.autotune.moves import live_moves
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.sitecustomize import TuneHorovod
-from hvscale.core.autotune_result import FILE, FOLDER
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_result_file
+from hvscale.core.run_folder import Library, RunFolder
 from hvscale.launch import flavours
 from hvscale.launch.options import LaunchOptions
 
@@ -20,7 +20,8 @@ from hvscale.launch.options import LaunchOptions
 class TunedTraining:
     """The tuning of this process's training. Only Horovod's own knobs can change here.
 
-    The MPI library's need `hvscale launch --autotune`, which knows it before it starts.
+    The MPI library's need `hvscale launch --autotune`, which knows it before it starts. An elastic
+    job is tuned anew for each number of ranks, unless settings for it are remembered.
     """
 
     def __init__(self, steps: int | None) -> None:
@@ -31,14 +32,17 @@ class TunedTraining:
         """
         check_steps(steps or STEPS)
         self.folder: Path | None = None
-        self.is_first = False
         place = flavours.launched_place()
         if place is None or VARIABLE in os.environ:
             return
-        self.is_first = place[1] == 0
         self.folder = Path(tempfile.mkdtemp(prefix="hvscale-autotune-"))
-        without_mpi = next(one for one in flavours.FLAVOURS.all().values() if not one.has_mpi)
-        remembered = recall_all(_warn if self.is_first else lambda text: None)
+        is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
+        without_mpi = _without_mpi()
+        remembered = [
+            entry
+            for entry in recall_all(_warn if place[1] == 0 else lambda text: None)
+            if is_elastic or entry.fingerprint.np == place[0]
+        ]
         request = RankRequest(
             steps=steps or STEPS,
             folder=str(self.folder),
@@ -46,31 +50,48 @@ class TunedTraining:
             moves=live_moves(sys.argv, LaunchOptions(mpi=without_mpi.name), without_mpi.find({})),
             remembered=[
                 {"fingerprint": entry.fingerprint.model_dump(mode="json"), "settings": entry.settings}
-                for entry in remembered
-                if entry.fingerprint.np == place[0]
+                for entry in remembered[:MAX_REMEMBERED]
             ],
         )
         os.environ[VARIABLE] = request.text()
         sys.meta_path.insert(0, TuneHorovod)
 
-    def finish(self, run: Path) -> None:
-        """Keep what was found, in the training's run folder and in the memory."""
+    def finish(self, run: Path | None) -> None:
+        """Keep what was found, in the memory and in the training's run folder, if that is known.
+
+        Only a process that was rank 0 has found something.
+        """
         if self.folder is None:
             return
-        found = self.folder / FILE
-        if self.is_first and found.exists():
-            (run / FOLDER).mkdir(exist_ok=True)
-            shutil.copyfile(found, run / FOLDER / FILE)
-            folder = RunFolder(run)
-            record = folder.read()
-            options = LaunchOptions(np=record.np, mpi=record.library.flavour)
-            _warn(keep(folder, record.command, options, record.library, _warn))
-        self.close()
+        if run is None and "HVSCALE_RUN" in os.environ:
+            run = Path(os.environ["HVSCALE_RUN"])
+        for found in sorted(self.folder.glob("result*.json")):  # the last phase is the last one
+            try:
+                result = read_result_file(found)
+            except ValueError as error:
+                _warn(f"autotune: {error}")
+                continue
+            if result is not None:
+                self._keep(result, found, run)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def close(self) -> None:
-        """Remove temporary files."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _keep(self, result: AutotuneResult, file: Path, run: Path | None) -> None:
+        command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        library = _without_mpi().find({})
+        if result.fingerprint is not None and (known := flavours.recognize(result.fingerprint.library)):
+            library = Library(flavour=known[0], version=known[1])
+        folder = run.absolute() / FOLDER if run is not None and run.is_dir() else None
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(file, folder / file.name)
+            record = RunFolder(folder.parent).read()
+            command, library = record.command, record.library
+        np = result.fingerprint.np if result.fingerprint is not None else 1
+        _warn(keep_result(result, folder, command, LaunchOptions(np=np, mpi=library.flavour), library, _warn))
+
+
+def _without_mpi() -> flavours.Flavour:
+    return next(one for one in flavours.FLAVOURS.all().values() if not one.has_mpi)
 
 
 def _warn(text: str) -> None:

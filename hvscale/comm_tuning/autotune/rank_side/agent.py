@@ -17,11 +17,12 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import DEFAULTS, THRESHOLD
+from hvscale.comm_tuning.autotune.rank_side.candidates import JobShape, Space
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS, THRESHOLD
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
-from hvscale.comm_tuning.autotune.rank_side.result import Result
-from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, JobShape, Outcome, Plan, Search, candidates
-from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, split
+from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message
+from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Plan, Search
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, split, without_own_variables
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -48,16 +49,24 @@ class Agent:
     def __init__(self, horovod: ModuleType, request: RankRequest | None, problem: str = "") -> None:
         """`request`: None if it could not be read, because of `problem`."""
         self.horovod, self.request, self.problem = horovod, request, problem
-        self.stage = "warm-up"
         self.process = os.getpid()
-        self.rank = -1  # until the first step has ended
+        self.is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
         self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
-        self.result = Result(request) if request else None
+        self.proven: list[dict[str, Any]] = []  # by this process, as in a request's `remembered`
+        self.phases = 0
         self.watchdog = Watchdog()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget the job: the next steps are the first ones."""
+        self.stage = "warm-up"
+        self.rank = -1  # until the first step has ended
+        self.result = Result(self.request, self.proven) if self.request else None
         self.boundaries = 0
         self.enqueued = 0  # all-reduces of the program since the last end of a step
-        self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of the first step
+        self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of a step
+        self.gradients: list[tuple[float, int]] = []  # of the last step of the warm-up, for JobShape
         self.on_gpu = False
         self.hello: Any = None
         self.plan: Plan | None = None  # on rank 0
@@ -65,7 +74,7 @@ class Agent:
         self.decision: Block | Outcome | None = None  # on rank 0, until all ranks can follow it
         self.block = Block({}, 0)
         self.times: list[float] = []
-        self.switch_seconds = self.waited = 0.0
+        self.switch_seconds = self.waited = self.probe_seconds = self.decision_seconds = 0.0
         self.waits = 0
         self.resumed = time.monotonic()
         self.step_seconds = 0.0  # of the last step of the warm-up
@@ -73,19 +82,23 @@ class Agent:
     # What the program calls.
 
     def init(self, *args: Any, **kwargs: Any) -> Any:
-        if os.environ.get("HOROVOD_ELASTIC"):
-            # A rank that joins later has the defaults, and all ranks must have the same settings.
-            found = self.own["init"](*args, **kwargs)
-            self.rank = self.horovod.rank()
-            self._stop("--autotune does not apply to an elastic job, whose ranks change: use hvscale tune")
-            return found
         if os.environ.get("HOROVOD_AUTOTUNE", "0") != "0":
             self.problem = self.problem or "Horovod's own autotune is on"
-        if self.switcher is not None and not self.problem and not self.horovod.is_initialized():
-            # Horovod would start again without these arguments, or write its timeline anew.
-            plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
-            self.switcher.before_init(plain)
-        return self.own["init"](*args, **kwargs)
+        if self.switcher is None or self.problem or self.horovod.is_initialized():
+            return self.own["init"](*args, **kwargs)
+        # Horovod would start again without these arguments, or write its timeline anew.
+        plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
+        self.switcher.before_init(plain and not self.is_elastic)
+        self.phases += 1
+        if self.phases == 1 or not self.is_elastic:
+            return self.own["init"](*args, **kwargs)
+        # The ranks of an elastic job have changed. Those that joined have the defaults.
+        if self.result is not None:
+            self.result.set_aside()
+        self._reset()
+        self.switcher.reset()
+        with without_own_variables():
+            return self.own["init"](*args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
         self.exit()
@@ -106,6 +119,9 @@ class Agent:
         if self.boundaries == HELLO_AT - 1:
             self.sizes += [(one.numel() * one.element_size(), str(one.dtype)) for one in tensors]
             self.on_gpu = self.on_gpu or any(one.is_cuda for one in tensors)
+        if self.boundaries == BEGIN_AT - 1:
+            moment = time.monotonic() - self.resumed
+            self.gradients += [(moment, one.numel() * one.element_size()) for one in tensors]
 
     def end_step(self, *_: Any) -> None:
         """Called at the end of each optimizer's step()."""
@@ -169,48 +185,82 @@ class Agent:
         for settings in accepted:
             for knob, value in settings.items():
                 moves.setdefault(knob, {})[value] = None
-        result.describe_messages(self.sizes, self._fusion_threshold(), sorted(moves), nccl)
+        result.describe_messages(self.sizes, int(self._own_knob(THRESHOLD)), sorted(moves), nccl)
         remembered, problem = result.recall(accepted)
         if problem:
             say(problem)
-        several_nodes = self.horovod.size() > self.horovod.local_size()
-        shape = JobShape(sum(size for size, _ in self.sizes), self.step_seconds, several_nodes)
-        self.search = Search(request.steps, candidates(moves, shape), remembered)
+        self.search = Search(request.steps, Space(moves, self._shape()), remembered)
         self.plan = self.search.plan()
 
-    def _fusion_threshold(self) -> int:
-        """The job's own, in bytes."""
+    def _shape(self) -> JobShape:
+        threshold = int(self._own_knob(THRESHOLD))
+        return JobShape(
+            gradient_bytes=sum(size for size, _ in self.sizes),
+            step_seconds=self.step_seconds,
+            has_several_nodes=self.horovod.size() > self.horovod.local_size(),
+            gradients=self.gradients,
+            largest_message=largest_message(self.sizes, threshold),
+            threshold=threshold,
+            cycle=self._own_knob(CYCLE) / 1e3,
+        )
+
+    def _own_knob(self, name: str) -> float:
+        """The value of the job itself: the threshold in bytes, the cycle in ms."""
         defaults = self.switcher.knobs.defaults if self.switcher is not None else {}
-        return int(float(defaults.get(THRESHOLD) or DEFAULTS[THRESHOLD]))
+        return float(defaults.get(name) or DEFAULTS[name])
 
     # Blocks of steps.
 
     def _decide(self) -> None:
-        """End the block. Rank 0 chooses the next one, and all ranks switch to its settings."""
+        """End the block. Rank 0 chooses the next one, and all ranks switch to its settings.
+
+        Blocks that only time a message follow each other before the next step.
+        """
+        while self._next_block() and self.block.probe:
+            with self.watchdog.guarding(f"a message with {describe(self.block.settings)}"):
+                self.probe_seconds = self._time_message(self.block.probe)
+
+    def _next_block(self) -> bool:
+        """Begin the next block; False if none begins."""
         if self.plan is not None and self.decision is None:
             self.decision = self._next(self.plan)
+        begin = time.monotonic()
         message = self._exchange(self._decision_text())
+        self.decision_seconds = time.monotonic() - begin
         if message is None:  # a rank still has operations in flight: the block goes on
             self.waits += 1
             if self.waits >= MAX_WAITS and self.switcher is not None and not self.switcher.current:
                 self._end("the program keeps operations of Horovod in flight between steps")
-            return
+            return False
         outcome, self.decision, self.waits = self.decision, None, 0
-        self.block, self.times, self.waited = Block(message["set"], message["steps"]), [], 0.0
+        self.block, self.times, self.waited = Block(message["set"], message["steps"], message["probe"]), [], 0.0
         begin = time.monotonic()
         if not self._switch(self.block.settings):
-            return
+            return False
         self.switch_seconds = time.monotonic() - begin
         if message["ends"]:
             self.stage = "done"
             if isinstance(outcome, Outcome) and self.result is not None and self.search is not None:
                 self.result.finish(outcome, self.search)
+        return not message["ends"]
+
+    def _time_message(self, size: int) -> float:
+        """Seconds of an all-reduce of `size` bytes."""
+        import torch
+
+        numbers = torch.zeros(max(size // 4, 1))
+        begin = time.monotonic()
+        self._sum(numbers, f"probe.{size}")
+        return time.monotonic() - begin
 
     def _next(self, plan: Plan) -> Block | Outcome:
         try:
-            if self.block.steps == 0:
+            if not self.block.steps and not self.block.probe:
                 return next(plan)
-            return plan.send(BlockTimes(self.times, self.switch_seconds, self.waited))
+            times = self.times if self.block.steps else []
+            return plan.send(
+                BlockTimes(times, self.switch_seconds, self.waited, self.probe_seconds, self.decision_seconds)
+            )
         except StopIteration as ended:
             found: Outcome = ended.value
             return found
@@ -220,8 +270,9 @@ class Agent:
         if self.decision is None:
             return b""
         ends = isinstance(self.decision, Outcome)
-        steps = self.decision.steps if isinstance(self.decision, Block) else 0
-        return json.dumps({"set": self.decision.settings, "steps": steps, "ends": ends}).encode()
+        block = self.decision if isinstance(self.decision, Block) else Block(self.decision.settings)
+        found = {"set": block.settings, "steps": block.steps, "probe": block.probe, "ends": ends}
+        return json.dumps(found).encode()
 
     def _exchange(self, text: bytes) -> Any:
         """Sum the ranks' messages, of which only rank 0's has a text; None if a rank is busy."""
@@ -243,10 +294,12 @@ class Agent:
         """
         if self.switcher is None or settings == self.switcher.current:
             return True
-        with self.watchdog.guarding(describe(settings)):
+        with self.watchdog.guarding(f"a change to {describe(settings)}"):
             try:
                 problem = self._try_switch(self.switcher, settings)
             except (HvscaleError, RuntimeError, ValueError, LookupError, OSError) as error:
+                if self.is_elastic:  # Horovod continues with the ranks that are left
+                    raise
                 say(f"a change to {describe(settings)} failed, so this rank ends: {error}")
                 os._exit(FAILED)
         if problem:
@@ -313,7 +366,8 @@ class Agent:
     def exit(self) -> None:
         """End the tuning when the program ends, or shuts Horovod down."""
         if self.stage == "tuning" and self.result is not None and self.search is not None:
-            self.result.stop(f"the program ended after {self.search.used} of {self.search.steps} steps", self.search)
+            what = "the ranks changed, or the program ended," if self.is_elastic else "the program ended"
+            self.result.stop(f"{what} after {self.search.used} of {self.search.steps} steps", self.search)
         elif self.stage == "warm-up" and self.boundaries:
             self._stop(f"the program ended after {self.boundaries} steps")
         self.stage = "done"
@@ -344,7 +398,7 @@ class Guard:
         self.timer.cancel()
 
     def _expire(self) -> None:
-        say(f"a change to {self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune")
+        say(f"{self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune")
         os._exit(FAILED)
 
 

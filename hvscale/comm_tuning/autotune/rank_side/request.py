@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 VARIABLE = "HVSCALE_AUTOTUNE"
-# Of the request, the messages between ranks and result.json. All ranks must have the same.
-VERSION = 1
+# Of the request and the messages between ranks. All ranks must have the same.
+VERSION = 2
 
 Settings = dict[str, str]  # values by knob, as for --set; empty for the defaults
 

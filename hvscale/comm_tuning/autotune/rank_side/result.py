@@ -9,20 +9,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
+from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings
 from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
 from hvscale.comm_tuning.autotune.rank_side.switch import library_name
 
 FILE = "result.json"
+SCHEMA = "hvscale/autotune/1"
 
 
 class Result:
-    """The result of one job."""
+    """The result of one tuned phase.
 
-    def __init__(self, request: RankRequest) -> None:
-        self.request = request
+    `proven`: settings that earlier phases of this process have proven, and this one if it does.
+    """
+
+    def __init__(self, request: RankRequest, proven: list[dict[str, Any]]) -> None:
+        self.request, self.proven = request, proven
         self.fingerprint: dict[str, Any] = {}
         self.known: dict[str, Any] = {}
+
+    def set_aside(self) -> None:
+        """Keep the file under the number of ranks: the next phase writes another."""
+        folder = Path(self.request.folder)
+        try:
+            (folder / FILE).replace(folder / f"result-np{self.fingerprint.get('np', 0)}.json")
+        except OSError:
+            return  # this rank has written none
 
     def describe(self, sizes: Sequence[tuple[int, str]], np: int, ranks_per_node: int) -> None:
         """Note which job this is; `sizes`: bytes and type of each gradient."""
@@ -45,7 +57,7 @@ class Result:
 
     def recall(self, accepted: Sequence[Settings]) -> tuple[Settings | None, str]:
         """The remembered settings of this job, and what is wrong with them; both may be empty."""
-        for entry in self.request.remembered:
+        for entry in (*self.proven, *self.request.remembered):
             if entry.get("fingerprint") == self.fingerprint:
                 settings = {str(knob): str(value) for knob, value in entry["settings"].items()}
                 unusable = [knob for knob, value in settings.items() if {knob: value} not in accepted]
@@ -56,6 +68,9 @@ class Result:
 
     def finish(self, outcome: Outcome, search: Search) -> None:
         """Write the outcome of a whole search."""
+        self.proven[:] = [entry for entry in self.proven if entry["fingerprint"] != self.fingerprint]
+        if outcome.state == "tuned":
+            self.proven.append({"fingerprint": self.fingerprint, "settings": outcome.settings})
         self._write(
             search,
             state=outcome.state,
@@ -101,7 +116,7 @@ class Result:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with temporary.open("w") as stream:
-                json.dump({"schema": f"hvscale/autotune/{VERSION}", **fields}, stream, indent=2)
+                json.dump({"schema": SCHEMA, **fields}, stream, indent=2)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(folder / FILE)

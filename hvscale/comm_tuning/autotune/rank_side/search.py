@@ -2,11 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hvscale.comm_tuning.autotune.rank_side.candidates import Space
 from hvscale.comm_tuning.autotune.rank_side.request import Settings
+from hvscale.comm_tuning.autotune.rank_side.step_model import fitted_cost
 
 PROFILE_STEPS = 12  # with the defaults, before the first candidate
 MAX_LOSS = 0.01  # of the time of the tuned phase, if the defaults are best
@@ -14,6 +16,7 @@ MIN_WAIT = 0.01  # share of a step that ranks wait for communication, below whic
 TRIAL_STEPS = 12  # of a candidate that is not dropped early, and of its reference
 PAIR_STEPS = 4  # of each side of a pair of the proof; the first step after a switch does not count
 PAIRS = 5
+FIRST_PAIRS = 3  # after which the proof ends if the 99 % interval of the gain is above 1
 PAIRS_REMEMBERED = 3  # of settings that have been proven before
 # Expected until one of the kind has been timed: in place, and with a restart of Horovod.
 FIRST_SWITCH_SECONDS = {False: 0.01, True: 0.1}
@@ -23,8 +26,12 @@ SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
 RECENT = 12  # steps of the reference that a candidate is compared with
+PROBE_SHARE = 0.5  # of what the search may lose, for timed messages
+PROBES = 2  # messages of each size, of which the faster one counts; the first of a name is negotiated
+SMALL_PROBE = 64 << 10  # bytes
 # Two-sided quantiles of Student's t for 1, 2, ... degrees of freedom (core.statistics needs SciPy).
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+T_99 = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055)
 T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
 
 State = Literal["tuned", "defaults"]
@@ -32,19 +39,25 @@ State = Literal["tuned", "defaults"]
 
 @dataclass(frozen=True)
 class Block:
-    """Settings for the next `steps` steps."""
+    """Settings for the next `steps` steps, or for one message of `probe` bytes before them."""
 
     settings: Settings
-    steps: int
+    steps: int = 0
+    probe: int = 0
 
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """Seconds of a block's steps, of the switch before it, and of waiting within its steps."""
+    """Seconds of a block's steps, of the switch before it, and of waiting within its steps.
+
+    `probe`: of its message. `decision`: until all ranks knew the block.
+    """
 
     steps: Sequence[float]
     switch: float = 0.0
     waited: float = 0.0
+    probe: float = 0.0
+    decision: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,19 +90,23 @@ class Outcome:
 Plan = Generator[Block, BlockTimes, Outcome]
 Measuring = Generator[Block, BlockTimes, list[float]]
 Verdict = Generator[Block, BlockTimes, bool]
+Probing = Generator[Block, BlockTimes, None]
+Timing = Generator[Block, BlockTimes, float]
 
 
 class Search:
     """Yields blocks of steps and receives their times; returns the outcome.
 
     The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
-    seconds that the search has cost so far, negative once it has gained more. `drops_remembered`:
-    the remembered settings no longer win.
+    seconds that the search has cost so far, negative once it has gained more. `probed`: those of
+    timed messages. `drops_remembered`: the remembered settings no longer win.
     """
 
-    def __init__(self, steps: int, candidates: Sequence[Settings], remembered: Settings | None = None) -> None:
-        self.steps, self.candidates, self.remembered = steps, candidates, remembered
+    def __init__(self, steps: int, space: Space, remembered: Settings | None = None) -> None:
+        self.steps, self.space, self.remembered = steps, space, remembered
         self.current: Settings = {}
+        self.settles = True  # the next step is slower than those after it
+        self.probed = 0.0
         self.used = 0
         self.lost = 0.0
         self.base = 0.0  # seconds of a step with the defaults
@@ -111,9 +128,10 @@ class Search:
             share = self.wait_share
             if share is not None and share < MIN_WAIT:
                 return self._keep(f"ranks wait for communication in only {share:.1%} of a step")
+        yield from self._probe()
         best: Settings = {}
         costly: list[Settings] = []
-        for candidate in self.candidates:
+        for candidate in self.space.candidates():
             settings = applicable({**best, **candidate})
             if settings == best:  # it has no effect with the best settings so far
                 continue
@@ -129,7 +147,7 @@ class Search:
 
     def _why_none(self, costly: list[Settings]) -> str:
         """Why no candidate was kept; `costly`: those that were not tried."""
-        if not self.candidates:
+        if not self.space.candidates():
             return "there is nothing to try"
         if self.trials or not costly:
             more = f", and {len(costly)} more would cost over {MAX_LOSS:.0%} of the phase" if costly else ""
@@ -158,6 +176,42 @@ class Search:
         """Seconds that the whole search may lose."""
         return MAX_LOSS * self.steps * self.base
 
+    def _probe(self) -> Probing:
+        """Time messages with each algorithm, as far as that may cost."""
+        job, algorithms, limit = self.space.job, self.space.algorithms, PROBE_SHARE * self.budget()
+        if 2 * len(algorithms) * self.switch_seconds(restarts=True) > limit / 2:
+            algorithms = []
+        small_size = min(SMALL_PROBE, job.largest_message)
+        if small_size <= 0 or limit <= 0:
+            return
+        small = yield from self._message({}, small_size)
+        # What the changes leave is for messages as long as possible.
+        left = limit - self.probed - len(algorithms) * self.switch_seconds(restarts=True)
+        affordable = small_size * left / (PROBES * (len(algorithms) + 1) * max(small, 1e-9))
+        size = max(small_size, min(job.largest_message, int(affordable)))
+        own = (yield from self._message({}, size)) if size > small_size else small
+        self.space.costs[""] = fitted_cost((small_size, small), (size, own))
+        for algorithm in algorithms:
+            if self.probed + self.switch_seconds(restarts=True) + PROBES * own > limit:
+                break
+            settings = {"allreduce_algorithm": algorithm}
+            seconds = yield from self._message(settings, size, hopeless=HOPELESS_RATIO * own)
+            of_small = small
+            if seconds < own and size > small_size:
+                of_small = yield from self._message(settings, small_size)
+            self.space.costs[algorithm] = fitted_cost((small_size, min(of_small, seconds)), (size, seconds))
+
+    def _message(self, settings: Settings, size: int, hopeless: float = math.inf) -> Timing:
+        """Seconds of a message; it is not repeated if it takes longer than `hopeless`."""
+        seconds = math.inf
+        for _ in range(PROBES):
+            times = yield Block(settings, probe=size)
+            self._account(settings, times)
+            seconds = min(seconds, times.probe)
+            if seconds > hopeless:
+                break
+        return seconds
+
     def _try(self, settings: Settings, best: Settings) -> Verdict:
         """Try a candidate against the best settings so far; a slower one ends within two steps."""
         reference = statistics.fmean(self._recent(best))
@@ -169,10 +223,12 @@ class Search:
         if second > reference:
             return (yield from self._end_trial(settings, best, second / reference))
         yield from self._measure(settings, 2)
-        yield from self._measure(best, 4)
-        yield from self._measure(settings, 4)
-        of_candidate, of_reference = self._recent(settings), self._recent(best)
-        ratio, high = log_ratio(of_candidate, of_reference)
+        ratio, high = log_ratio(self._recent(settings), self._recent(best), T_99)
+        if high >= 1:  # not clear at once
+            yield from self._measure(best, 4)
+            yield from self._measure(settings, 4)
+            ratio, high = log_ratio(self._recent(settings), self._recent(best), T_90)
+        of_candidate = self._recent(settings)
         kept = high < 1
         self.trials.append(Trial(settings, len(of_candidate), ratio, kept))
         if not kept:
@@ -194,12 +250,15 @@ class Search:
             for tuned in (True, False) if len(found) % 2 == 0 else (False, True):
                 wanted = settings if tuned else {}
                 # The block before may have had the same settings: then every step counts.
-                steps = PAIR_STEPS if wanted != self.current or not self.used else PAIR_STEPS - 1
+                steps = PAIR_STEPS if wanted != self.current or self.settles else PAIR_STEPS - 1
                 times = yield from self._measure(wanted, steps)
                 sides[tuned] = statistics.fmean(times[-(PAIR_STEPS - 1) :])
             found.append((sides[False], sides[True]))
-            gain = interval([default / tuned for default, tuned in found])
+            ratios = [default / tuned for default, tuned in found]
+            gain = interval(ratios)
             if len(found) >= pairs and (gain[1] > 1 or gain[0] <= 1):
+                break
+            if len(found) == FIRST_PAIRS and interval(ratios, T_99)[1] > 1:
                 break
         if gain is not None and gain[1] > 1:
             return Outcome("tuned", "", settings, is_remembered, found, gain)
@@ -221,8 +280,12 @@ class Search:
         switched = settings != self.current
         restarted = restarting(settings) != restarting(self.current)
         self.current = settings
+        if not times.steps:
+            self._account_probe(times, switched, restarted)
+            return
         # The first step after a switch allocates buffers and negotiates every tensor again.
-        counted = list(times.steps[1:] if switched or not self.used else times.steps)
+        settled, self.settles = not (switched or self.settles), False
+        counted = list(times.steps if settled else times.steps[1:])
         self.used += len(times.steps)
         if not settings:
             self.of_defaults = [self.of_defaults[0] + sum(times.steps), self.of_defaults[1] + times.waited]
@@ -235,6 +298,14 @@ class Search:
             self.switches[restarted].append(times.switch + max(0.0, times.steps[0] - typical if typical else 0.0))
         if self.base and (switched or settings):
             self.lost += times.switch + sum(times.steps) - len(times.steps) * self.base
+        self.lost += times.decision
+
+    def _account_probe(self, times: BlockTimes, switched: bool, restarted: bool) -> None:
+        cost = times.switch + times.probe + times.decision
+        self.lost, self.probed = self.lost + cost, self.probed + cost
+        if switched:
+            self.settles = True
+            self.switches[restarted].append(times.switch)
 
     def _recent(self, settings: Settings) -> list[float]:
         return self.samples[key_of(settings)][-RECENT:]
@@ -256,8 +327,8 @@ def key_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(settings.items()))
 
 
-def log_ratio(values: Sequence[float], reference: Sequence[float]) -> tuple[float, float]:
-    """The ratio of geometric means, and the upper limit of its two-sided 90 % interval.
+def log_ratio(values: Sequence[float], reference: Sequence[float], quantiles: Sequence[float]) -> tuple[float, float]:
+    """The ratio of geometric means, and the upper limit of its interval, by the t of `quantiles`.
 
     Welch's variance with the smaller group's degrees of freedom, which never narrows the interval.
     """
@@ -267,79 +338,14 @@ def log_ratio(values: Sequence[float], reference: Sequence[float]) -> tuple[floa
     if smallest < 2:
         return math.exp(difference), math.inf
     error = math.sqrt(sum(statistics.variance(group) / len(group) for group in logs))
-    return math.exp(difference), math.exp(difference + T_90[min(smallest - 1, len(T_90)) - 1] * error)
+    return math.exp(difference), math.exp(difference + quantiles[min(smallest - 1, len(quantiles)) - 1] * error)
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The geometric mean of ratios and Student's 95 % interval of it, as `core.statistics`."""
+def interval(ratios: Sequence[float], quantiles: Sequence[float] = T_95) -> tuple[float, float, float]:
+    """The geometric mean of ratios and its interval, as in `core.statistics`."""
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return math.exp(mean), 0.0, math.inf
-    reach = T_95[min(len(logs) - 1, len(T_95)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = quantiles[min(len(logs) - 1, len(quantiles)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
-
-
-@dataclass(frozen=True)
-class JobShape:
-    """What the first steps show of a job: bytes of its gradients, seconds of a step, and its
-    nodes.
-    """
-
-    gradient_bytes: int
-    step_seconds: float
-    has_several_nodes: bool = True
-
-
-# Algorithms that send each byte of a large message about twice, whatever the number of ranks.
-FOR_LARGE = ("ring", "reduce_scatter_allgather", "segmented_ring", "k_reduce_scatter_allgather")
-LARGE_BYTES = 1 << 20
-MAX_CYCLE_SHARE = 0.1  # of a step
-# The most promising first: on CPUs, long cycles leave cores to the computation.
-CYCLES = ("5", "2.5", "10", "0.5", "25", "1", "0.1")
-
-
-def candidates(moves: Mapping[str, Mapping[str, object]], job: JobShape) -> list[Settings]:
-    """The candidates of a job, one knob each, those that change in place first. Segment sizes come
-    last, once an algorithm that has segments may have been kept.
-
-    Left out is what cannot help: fusion thresholds above the gradients' bytes, cycles that take
-    much of a step, algorithms that send large messages more often than others, and within one node
-    the limit of eager messages between nodes.
-    """
-    ordered = {
-        "cycle_time": [value for value in CYCLES if value in moves.get("cycle_time", ()) and _fits_cycle(value, job)],
-        "fusion_threshold": _thresholds(list(moves.get("fusion_threshold", ())), job),
-        "allreduce_algorithm": [
-            value
-            for value in moves.get("allreduce_algorithm", ())
-            if job.gradient_bytes < LARGE_BYTES or value in FOR_LARGE
-        ],
-    }
-    segments: list[Settings] = [{"segment_size": value} for value in moves.get("segment_size", ())]
-    left_out = {*ordered, "segment_size", *(() if job.has_several_nodes else ("eager_threshold",))}
-    others = {knob: list(values) for knob, values in moves.items() if knob not in left_out}
-    return [*_round_robin({**ordered, **others}), *segments]
-
-
-def _fits_cycle(value: str, job: JobShape) -> bool:
-    return float(value) / 1e3 <= MAX_CYCLE_SHARE * job.step_seconds
-
-
-def _thresholds(values: Sequence[str], job: JobShape) -> list[str]:
-    """Those below the gradients' bytes, the nearest to a quarter of them first."""
-    below = [value for value in values if megabytes(value) << 20 < job.gradient_bytes]
-    quarter = max(job.gradient_bytes / 4 / (1 << 20), 1)
-    return sorted(below, key=lambda value: abs(math.log(megabytes(value) / quarter)))
-
-
-def megabytes(value: str) -> int:
-    """The number in a threshold such as 16M."""
-    return int(value.removesuffix("M"))
-
-
-def _round_robin(values: Mapping[str, Sequence[str]]) -> Iterator[Settings]:
-    for position in range(max(map(len, values.values()), default=0)):
-        for knob, of_knob in values.items():
-            if position < len(of_knob):
-                yield {knob: of_knob[position]}

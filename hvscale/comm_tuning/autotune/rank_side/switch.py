@@ -51,6 +51,12 @@ class Switcher:
         if may_restart and not runs_on_gloo() and keep_mpi():
             self._connect()
 
+    def reset(self) -> None:
+        """Return to the defaults of the knobs that change in place, while Horovod is shut down."""
+        if self.knobs.defaults:
+            self.knobs.set({})
+        self.current = {}
+
     def _connect(self) -> None:
         """Find the MPI library of this process, and which changes it accepts.
 
