@@ -36,7 +36,8 @@ def values_of(values: Values) -> st.SearchStrategy[Value]:
         case Names():
             name = st.sampled_from(values.known) if values.known else st.from_regex(values.pattern, fullmatch=True)
             # UCX shows no more than 127 characters of a value.
-            return st.lists(name, min_size=1, max_size=8 if values.several else 1, unique=True).map(tuple)
+            lists = st.lists(name, min_size=1, max_size=8 if values.several else 1, unique=True)
+            return lists.filter(lambda names: len(names) == 1 or values.alone not in names).map(tuple)
     raise AssertionError(values)
 
 
@@ -46,6 +47,15 @@ def test_values_round_trip(library: KnobLibrary, spelling: Spelling, data: st.Da
     value = data.draw(values_of(spelling.values))
     assert spelling.read(spelling.write(value)) == value
     assert spelling.values.parse(spelling.values.show(value)) == value
+
+
+def test_a_name_that_stands_for_all_stands_alone() -> None:
+    """UCX refuses UCX_TLS=all,mm."""
+    values = Names("transports", known=("all", "mm", "tcp"), alone="all")
+    assert values.parse("all") == ("all",)
+    assert values.parse("mm,tcp") == ("mm", "tcp")
+    with pytest.raises(ValueError, match="all,mm"):
+        values.parse("all,mm")
 
 
 @given(data=st.data())

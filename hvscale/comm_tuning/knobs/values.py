@@ -183,18 +183,20 @@ class Names:
     """Names separated by commas, or one name if `several` is False.
 
     `what`: describes the names. `known`: the valid names, None for any. `prefix`: the library's
-    prefix of the list.
+    prefix of the list. `alone`: the name that stands for all, and with no other.
     """
 
     what: str
     known: tuple[str, ...] | None = None
     several: bool = True
     prefix: str = ""
+    alone: str = ""
     pattern: str = r"[A-Za-z0-9][A-Za-z0-9_.:/-]*"
 
     @property
     def accepted(self) -> str:
         many = ", separated by commas" if self.several else ""
+        many += f", or {self.alone}" if self.alone else ""
         return f"{self.what}{many}" + (f" ({', '.join(self.known)})" if self.known else "")
 
     @property
@@ -206,7 +208,8 @@ class Names:
         malformed = [name for name in names if not re.fullmatch(self.pattern, name)]
         unknown = [name for name in names if self.known is not None and name not in self.known]
         repeated = len(set(names)) < len(names)
-        if malformed or unknown or repeated or (len(names) > 1 and not self.several):
+        many = len(names) > 1
+        if malformed or unknown or repeated or (many and (not self.several or self.alone in names)):
             raise ValueError(text)
         return names
 

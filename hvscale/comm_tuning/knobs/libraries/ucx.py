@@ -40,7 +40,7 @@ register(
             Spelling(
                 knob="transport",
                 variables={"UCX_TLS": "all"},
-                values=Names("transports of UCX", known=TRANSPORTS),
+                values=Names("transports of UCX", known=TRANSPORTS, alone="all"),
                 source=INFO,
             ),
             Spelling(
@@ -53,7 +53,7 @@ register(
             Spelling(
                 knob="socket_interfaces",
                 variables={"UCX_NET_DEVICES": "all"},
-                values=Names("devices of UCX, such as eth0 or mlx5_0:1"),
+                values=Names("devices of UCX, such as eth0 or mlx5_0:1", alone="all"),
                 note="restricts all devices, including InfiniBand",
                 source=INFO,
             ),
