@@ -6,8 +6,8 @@ defaults, the settings of `hvscale tune` from the start, Horovod's autotune, `--
 memory, and with the memory of an earlier start. Each start makes `--steps` steps; what it would
 make in the rest of ten minutes follows from its last steps.
 `python benchmarks/autotune.py FOLDER --nodes 4 [--link 1gbit] [--model edsr] [--steps 200]
-[--rounds 3] [--trials 16] [--trial-seconds 12]`; it needs root. FOLDER keeps the study and every
-start, and the next call resumes.
+[--rounds 3] [--trials 16] [--trial-seconds 12] [--variants ...]`; it needs root. FOLDER keeps the
+study and every start, and the next call resumes.
 """
 
 import json
@@ -109,6 +109,8 @@ def table(title: str, starts: Starts, images: int, phase: int) -> Table:
         found.add_column(name, justify="left" if name == "variant" else "right")
     for variant in VARIANTS:
         of = starts.of(variant)
+        if not of:
+            continue
         found.add_row(
             variant,
             f"{np.median([images_after(one, images, SECONDS) for one in of]):.0f}",
@@ -124,6 +126,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="edsr")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     options.study = options.study or options.folder / "study"
@@ -133,7 +136,8 @@ def main() -> None:
     for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
         # With memory comes right after without: it needs what that start remembers.
         for variant in (*np.roll(VARIANTS[:3], number).tolist(), COLD, WARM):
-            starts.measure(variant, number, winner, options.steps)
+            if variant in options.variants:
+                starts.measure(variant, number, winner, options.steps)
     place = f"{options.nodes} nodes of {options.link}" if options.nodes else "two ranks in shared memory"
     title = f"{options.model}'s gradients, {place}, {options.steps} steps; tuned: {winner}"
     Console(width=150).print(table(title, starts, job.images_of_a_step, min(150, options.steps)))

@@ -12,8 +12,10 @@ spare core.
 """
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,6 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.horovod_first:
         site = Path(tempfile.mkdtemp(prefix="horovod-first-"))
+        atexit.register(shutil.rmtree, site)
         (site / "sitecustomize.py").write_text(SITE)
         os.environ[SITE_VARIABLE] = str(site)
     table = Table(

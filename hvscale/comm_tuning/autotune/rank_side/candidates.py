@@ -84,9 +84,12 @@ class Space:
             for threshold in ({}, *({"fusion_threshold": value} for value in self._thresholds()))
             for cycle in ({}, *({"cycle_time": value} for value in self._cycles()))
         ]
-        best = min(grid, key=lambda settings: (self.predicted(settings, cost), len(settings)))
+        seconds = [self.predicted(settings, cost) for settings in grid]
+        # A change that promises nothing may cost something that the model does not know.
+        promising = [place for place, one in enumerate(seconds) if WORTH_TRYING * one <= min(seconds)]
+        best = min(promising, key=lambda place: (len(grid[place]), seconds[place]))
         before = self.predicted({}, self.costs[""])
-        return {**algorithm, **best} if self.predicted(best, cost) < WORTH_TRYING * before else {}
+        return {**algorithm, **grid[best]} if seconds[best] < WORTH_TRYING * before else {}
 
     def predicted(self, settings: Settings, cost: MessageCost) -> float:
         """Seconds of a step in the model, whose part after the last gradient was measured."""
