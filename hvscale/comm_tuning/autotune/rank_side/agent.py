@@ -67,7 +67,7 @@ class Agent:
         self.enqueued = 0  # all-reduces of the program since the last end of a step
         self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of a step
         self.gradients: list[tuple[float, int]] = []  # of the last step of the warm-up, for JobShape
-        self.on_gpu = False
+        self.device: Any = "cpu"  # of the gradients
         self.hello: Any = None
         self.plan: Plan | None = None  # on rank 0
         self.search: Search | None = None
@@ -118,7 +118,7 @@ class Agent:
         self.enqueued += 1
         if self.boundaries == HELLO_AT - 1:
             self.sizes += [(one.numel() * one.element_size(), str(one.dtype)) for one in tensors]
-            self.on_gpu = self.on_gpu or any(one.is_cuda for one in tensors)
+            self.device = next((one.device for one in tensors if one.is_cuda), self.device)
         if self.boundaries == BEGIN_AT - 1:
             moment = time.monotonic() - self.resumed
             self.gradients += [(moment, one.numel() * one.element_size()) for one in tensors]
@@ -178,7 +178,7 @@ class Agent:
     def _make_plan(self, request: RankRequest, result: Result) -> None:
         """Prepare the search on rank 0, from the steps so far and what is remembered."""
         accepted = self._moves()
-        nccl = self.on_gpu and bool(self.horovod.nccl_built())
+        nccl = self.device != "cpu" and bool(self.horovod.nccl_built())
         if nccl:  # MPI carries no gradients
             accepted = [one for one in accepted if not split(request.variables(one))[1]]
         moves: dict[str, dict[str, object]] = {}
@@ -245,12 +245,16 @@ class Agent:
         return not message["ends"]
 
     def _time_message(self, size: int) -> float:
-        """Seconds of an all-reduce of `size` bytes."""
+        """Seconds of an all-reduce of `size` bytes, in the memory that the gradients are in."""
         import torch
 
-        numbers = torch.zeros(max(size // 4, 1))
+        numbers = torch.zeros(max(size // 4, 1), device=self.device)
+        if numbers.is_cuda:
+            torch.cuda.synchronize(self.device)
         begin = time.monotonic()
         self._sum(numbers, f"probe.{size}")
+        if numbers.is_cuda:
+            torch.cuda.synchronize(self.device)
         return time.monotonic() - begin
 
     def _next(self, plan: Plan) -> Block | Outcome:
