@@ -28,7 +28,7 @@ from hvscale.core.run_folder import RunFolder
 
 Speeds = NDArray[np.float64]
 DEFAULTS, OFFLINE, HOROVOD = "defaults", "settings of hvscale tune", "Horovod's autotune"
-COLD, WARM = "--autotune", "--autotune with memory"
+COLD, WARM = "autotune", "autotune with memory"
 VARIANTS = (DEFAULTS, OFFLINE, HOROVOD, COLD, WARM)
 GOAL = 0.95  # of the offline-tuned throughput
 WINDOW = 5  # steps of a median
