@@ -60,6 +60,8 @@ class Starts:
         if variant == COLD:  # the next start with memory has what this one remembers
             shutil.rmtree(self.memory, ignore_errors=True)
         speeds = self.job.step_speeds(steps, *options)
+        if np.isnan(speeds).any():
+            raise SystemExit(f"a start failed ({variant}); the next call resumes with it")
         self.done[variant, number] = speeds
         about = {"variant": variant, "round": number, "said": self.said() if variant in (COLD, WARM) else ""}
         with self.file.open("a") as stream:

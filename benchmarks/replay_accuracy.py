@@ -7,8 +7,7 @@ in alternating order. The table shows the replay's errors against the steps that
 
 The number of messages depends on when Horovod's thread gets the core that it shares with the
 rank's computation, which differs between trainings of one job. `--horovod-first` gives it a
-real-time priority there, in training and replay: it runs as soon as it wakes, as on a node with a
-spare core.
+real-time priority there, in training and replay, so that it runs as soon as it wakes.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
-# EDSR-baseline has 1.5 M parameters and steps of about 0.4 s; `small` has 0.05 M and 20 ms.
+# EDSR-baseline has 1.5 M parameters and steps of about 0.4 s; `small` has 0.05 M and 10 to 20 ms.
 MODELS = {
     "edsr-baseline": ["edsr-baseline", "--batch-size", "8"],
     "small": ["edsr", "--n-resblocks", "4", "--n-feats", "24", "--batch-size", "2", "--patch-size", "24"],
@@ -64,12 +63,12 @@ class Demote:
 if os.sched_getscheduler(0) == os.SCHED_RR:
     sys.meta_path.insert(0, Demote)
 """
-SITE_VARIABLE = "PYTHONPATH"
+FIRST_VARIABLE = "HOROVOD_FIRST_SITE"  # the folder of SITE
 REAL_TIME = ("chrt", "--rr", "1")
 
 
 def hvscale(*arguments: str) -> str:
-    prefix = REAL_TIME if SITE_VARIABLE in os.environ else ()
+    prefix = REAL_TIME if FIRST_VARIABLE in os.environ else ()
     done = subprocess.run([*prefix, str(HVSCALE), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"hvscale {' '.join(arguments)} failed:\n{done.stderr}")
@@ -122,7 +121,9 @@ def main() -> None:
         site = Path(tempfile.mkdtemp(prefix="horovod-first-"))
         atexit.register(shutil.rmtree, site)
         (site / "sitecustomize.py").write_text(SITE)
-        os.environ[SITE_VARIABLE] = str(site)
+        os.environ[FIRST_VARIABLE] = str(site)
+        others = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *([others] if others else [])])
     table = Table(
         title=f"error of a replay at np {options.np}, %: median of {options.rounds} recordings (smallest to largest)",
         caption="messages: fused messages per rank and step; exposed: waiting in synchronize()",

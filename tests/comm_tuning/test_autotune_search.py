@@ -20,9 +20,9 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
     Block,
     BlockTimes,
     Outcome,
+    Search,
     interval,
 )
-from hvscale.comm_tuning.autotune.rank_side.search import Search as SearchOfSpace
 from hvscale.comm_tuning.autotune.rank_side.step_model import MessageCost, communication_end, fitted_cost
 from hvscale.core.statistics import estimate
 
@@ -48,8 +48,9 @@ class Fixed(Space):
         return self.found
 
 
-def Search(steps: int, found: Sequence[Settings], remembered: Settings | None = None) -> SearchOfSpace:  # noqa: N802
-    return SearchOfSpace(steps, Fixed(found), remembered)
+def among(steps: int, found: Sequence[Settings], remembered: Settings | None = None) -> Search:
+    """A search among these candidates."""
+    return Search(steps, Fixed(found), remembered)
 
 
 def factor(settings: Settings) -> float:
@@ -59,7 +60,7 @@ def factor(settings: Settings) -> float:
     return found
 
 
-def drive(search: SearchOfSpace, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
+def drive(search: Search, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
     """Run the search to its end; returns its outcome and its blocks."""
     plan, blocks = search.plan(), list[Block]()
     block = next(plan)
@@ -71,9 +72,7 @@ def drive(search: SearchOfSpace, times_of: Callable[[Block], BlockTimes]) -> tup
             return ended.value, blocks
 
 
-def run(
-    search: SearchOfSpace, noise: float = 0.02, seed: int = 0, step: float = 1.0
-) -> tuple[Outcome, list[Block], float]:
+def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
     """Run the search on a simulated job; returns its outcome, its blocks, and what it cost."""
     source = random.Random(seed)  # noqa: S311 - no secret
     current, cost = dict[str, str](), 0.0
@@ -90,7 +89,7 @@ def run(
 
 
 def test_a_faster_candidate_is_found_and_proven() -> None:
-    outcome, blocks, cost = run(Search(STEPS, [WORSE, BETTER, BAD]))
+    outcome, blocks, cost = run(among(STEPS, [WORSE, BETTER, BAD]))
     assert (outcome.state, outcome.settings) == ("tuned", BETTER)
     assert outcome.gain is not None
     assert outcome.gain[1] > 1
@@ -101,7 +100,7 @@ def test_a_faster_candidate_is_found_and_proven() -> None:
 
 
 def test_a_slower_candidate_ends_within_two_steps() -> None:
-    search = Search(10 * STEPS, [WORSE, BAD])
+    search = among(10 * STEPS, [WORSE, BAD])
     outcome, blocks, _ = run(search)
     assert outcome.state == "defaults"
     for candidate in (WORSE, BAD):
@@ -111,19 +110,19 @@ def test_a_slower_candidate_ends_within_two_steps() -> None:
 
 def test_at_most_one_percent_is_lost_where_nothing_can_be_won() -> None:
     """In the mean over jobs; a single candidate may cost up to one of its steps more."""
-    costs = [run(Search(STEPS, 4 * [WORSE]), seed=seed)[2] for seed in range(20)]
+    costs = [run(among(STEPS, 4 * [WORSE]), seed=seed)[2] for seed in range(20)]
     assert sum(costs) / len(costs) <= MAX_LOSS * STEPS
     assert max(costs) <= MAX_LOSS * STEPS + 2 * (factor(WORSE) - 1) + 2 * SWITCH
 
 
 def test_equal_candidates_are_not_taken_for_gains() -> None:
     """Noise alone is proven to be a gain in less than one job of twenty."""
-    found = [run(Search(STEPS, 3 * [{"cycle_time": "10"}]), noise=0.05, seed=seed)[0].state for seed in range(60)]
+    found = [run(among(STEPS, 3 * [{"cycle_time": "10"}]), noise=0.05, seed=seed)[0].state for seed in range(60)]
     assert found.count("tuned") <= 3
 
 
 def test_steps_that_are_too_short_are_not_tuned() -> None:
-    outcome, blocks, cost = run(Search(STEPS, [BETTER]), step=0.005)
+    outcome, blocks, cost = run(among(STEPS, [BETTER]), step=0.005)
     assert outcome.state == "defaults"
     assert "too short" in outcome.reason
     assert "--autotune-steps" in outcome.reason
@@ -132,27 +131,27 @@ def test_steps_that_are_too_short_are_not_tuned() -> None:
 
 
 def test_a_job_that_does_not_wait_is_not_tuned() -> None:
-    outcome, blocks = drive(Search(STEPS, [BETTER]), lambda block: BlockTimes(block.steps * [1.0], waited=0.06))
+    outcome, blocks = drive(among(STEPS, [BETTER]), lambda block: BlockTimes(block.steps * [1.0], waited=0.06))
     assert outcome.reason == "ranks wait for communication in only 0.5% of a step"
     assert len(blocks) == 1
 
 
 def test_remembered_settings_begin_and_are_checked() -> None:
-    outcome, blocks, _ = run(Search(STEPS, [WORSE], BETTER))
+    outcome, blocks, _ = run(among(STEPS, [WORSE], BETTER))
     assert blocks[0].settings == BETTER
     assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, True)
     assert sum(block.steps for block in blocks) <= 25
 
 
 def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
-    search = Search(STEPS, [], WORSE)
+    search = among(STEPS, [], WORSE)
     outcome, _, _ = run(search)
     assert (outcome.state, outcome.settings, search.drops_remembered) == ("defaults", {}, True)
     assert outcome.reason.startswith("the remembered settings no longer win")
 
 
 def test_other_settings_are_searched_once_the_remembered_ones_are_dropped() -> None:
-    outcome, _, _ = run(Search(4 * STEPS, [BETTER], WORSE))
+    outcome, _, _ = run(among(4 * STEPS, [BETTER], WORSE))
     assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, False)
 
 
@@ -172,7 +171,7 @@ def test_any_step_times_end_the_search(steps: int, remembers: bool, seconds: lis
         used += block.steps
         return BlockTimes(times, switch, sum(times))
 
-    search = Search(steps, 3 * [BETTER, WORSE, BAD], BETTER if remembers else None)
+    search = among(steps, 3 * [BETTER, WORSE, BAD], BETTER if remembers else None)
     outcome, _ = drive(search, times_of)
     assert used <= max(steps, PROFILE_STEPS) + 2 * 2 * PAIRS * PAIR_STEPS
     assert bool(outcome.settings) == (outcome.state == "tuned")
@@ -219,14 +218,14 @@ def test_a_segment_size_is_tried_only_with_an_algorithm_that_has_segments() -> N
             step *= speeds[value]
         return BlockTimes([step * (1 + 0.001 * (one % 3)) for one in range(block.steps)], waited=block.steps)
 
-    without = Search(10 * STEPS, [{"allreduce_algorithm": "ring"}, *sizes])
+    without = among(10 * STEPS, [{"allreduce_algorithm": "ring"}, *sizes])
     assert drive(without, times_of)[0].settings == {"allreduce_algorithm": "ring"}
     assert len(without.trials) == 1
-    outcome, _ = drive(Search(10 * STEPS, [{"allreduce_algorithm": "segmented_ring"}, *sizes]), times_of)
+    outcome, _ = drive(among(10 * STEPS, [{"allreduce_algorithm": "segmented_ring"}, *sizes]), times_of)
     assert outcome.settings == {"allreduce_algorithm": "segmented_ring", "segment_size": "32K"}
     ring_last = [{"allreduce_algorithm": "segmented_ring"}, sizes[0], {"allreduce_algorithm": "ring"}]
     speeds["ring"] = 0.5
-    assert drive(Search(10 * STEPS, ring_last), times_of)[0].settings == {"allreduce_algorithm": "ring"}
+    assert drive(among(10 * STEPS, ring_last), times_of)[0].settings == {"allreduce_algorithm": "ring"}
 
 
 @pytest.mark.parametrize("several_nodes", [True, False])
@@ -291,7 +290,7 @@ def steps_before(blocks: Sequence[Block], is_wanted: Callable[[Settings], bool])
 def test_timed_messages_and_the_model_name_the_first_candidate() -> None:
     """The fastest algorithm with the best threshold, right after the profile."""
     job = SimulatedJob(COSTS)
-    search = SearchOfSpace(STEPS, Space(MOVES, job.shape()))
+    search = Search(STEPS, Space(MOVES, job.shape()))
     outcome, blocks = drive(search, job.times_of)
     first = search.trials[0].settings
     assert first["allreduce_algorithm"] == "ring"
@@ -312,7 +311,7 @@ def test_timed_messages_cost_little() -> None:
     """With the defaults best, the phase loses at most its 1 %, half of it for messages."""
     slower = {"": COSTS["ring"], "ring": COSTS[""], "segmented_ring": COSTS["segmented_ring"]}
     job = SimulatedJob(slower, noise=0.0)
-    search = SearchOfSpace(STEPS, Space({"allreduce_algorithm": MOVES["allreduce_algorithm"]}, job.shape()))
+    search = Search(STEPS, Space({"allreduce_algorithm": MOVES["allreduce_algorithm"]}, job.shape()))
     outcome, blocks = drive(search, job.times_of)
     assert outcome.state == "defaults"
     assert 0 < job.probed == pytest.approx(search.probed)
@@ -324,9 +323,10 @@ def test_timed_messages_cost_little() -> None:
 def test_short_steps_leave_no_time_for_restarts() -> None:
     job = SimulatedJob(COSTS)
     shape = JobShape(1 << 20, 0.01, True, [(0.005, 1 << 20)], largest_message=1 << 20)
-    search = SearchOfSpace(STEPS, Space(MOVES, shape))
+    search = Search(STEPS, Space(MOVES, shape))
     job.seconds = lambda settings: 0.01  # type: ignore[method-assign]
     _, blocks = drive(search, job.times_of)
+    assert any(block.probe for block in blocks)
     assert all("allreduce_algorithm" not in block.settings for block in blocks if block.probe)
 
 

@@ -127,6 +127,7 @@ def test_another_number_of_ranks_resumes_in_the_same_epoch(hvscale: Run, tmp_pat
 
 TUNED = (*TRAIN, "--autotune", "--autotune-steps", 30)
 SAID = "hvscale: autotune: "
+RESULTS = ("result-np2.json", "result.json")
 
 
 def test_an_elastic_job_is_tuned_again_for_another_number_of_ranks(
@@ -146,9 +147,6 @@ def test_an_elastic_job_is_tuned_again_for_another_number_of_ranks(
         remembered = [json.loads(path.read_text()) for path in (tmp_path / "memory").glob("*.json")]
         proven = sorted(one["fingerprint"]["np"] for one in results if one["state"] == "tuned")
         assert sorted(one["fingerprint"]["np"] for one in remembered) == proven
-
-
-RESULTS = ("result-np2.json", "result.json")
 
 
 def test_a_rank_that_is_killed_while_an_elastic_job_is_tuned(job: Callable[..., Any]) -> None:

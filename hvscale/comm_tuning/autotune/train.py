@@ -12,6 +12,7 @@ from hvscale.comm_tuning.autotune.moves import live_moves
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.sitecustomize import TuneHorovod
 from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_result_file
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder
 from hvscale.launch import flavours
 from hvscale.launch.options import LaunchOptions
@@ -68,11 +69,10 @@ class TunedTraining:
         for found in sorted(self.folder.glob("result*.json")):  # the last phase is the last one
             try:
                 result = read_result_file(found)
-            except ValueError as error:
-                _warn(f"autotune: {error}")
-                continue
-            if result is not None:
-                self._keep(result, found, run)
+                if result is not None:
+                    self._keep(result, found, run)
+            except (ValueError, RequestError, OSError) as error:  # the training's own error comes first
+                _warn(f"autotune: what was found is not kept: {error}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _keep(self, result: AutotuneResult, file: Path, run: Path | None) -> None:

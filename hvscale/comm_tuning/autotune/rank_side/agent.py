@@ -54,7 +54,7 @@ class Agent:
         self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
         self.proven: list[dict[str, Any]] = []  # by this process, as in a request's `remembered`
-        self.phases = 0
+        self.has_begun = False  # Horovod, in this process
         self.watchdog = Watchdog()
         self._reset()
 
@@ -84,19 +84,21 @@ class Agent:
     def init(self, *args: Any, **kwargs: Any) -> Any:
         if os.environ.get("HOROVOD_AUTOTUNE", "0") != "0":
             self.problem = self.problem or "Horovod's own autotune is on"
-        if self.switcher is None or self.problem or self.horovod.is_initialized():
+        if self.horovod.is_initialized():
             return self.own["init"](*args, **kwargs)
-        # Horovod would start again without these arguments, or write its timeline anew.
-        plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
-        self.switcher.before_init(plain and not self.is_elastic)
-        self.phases += 1
-        if self.phases == 1 or not self.is_elastic:
+        if self.switcher is not None and not self.problem:
+            # Horovod would start again without these arguments, or write its timeline anew.
+            plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
+            self.switcher.before_init(plain and not self.is_elastic)
+        if not self.is_elastic or not self.has_begun:
+            self.has_begun = True
             return self.own["init"](*args, **kwargs)
         # The ranks of an elastic job have changed. Those that joined have the defaults.
         if self.result is not None:
             self.result.set_aside()
         self._reset()
-        self.switcher.reset()
+        if self.switcher is not None:
+            self.switcher.reset()
         with without_own_variables():
             return self.own["init"](*args, **kwargs)
 

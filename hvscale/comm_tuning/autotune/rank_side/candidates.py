@@ -84,20 +84,20 @@ class Space:
             for threshold in ({}, *({"fusion_threshold": value} for value in self._thresholds()))
             for cycle in ({}, *({"cycle_time": value} for value in self._cycles()))
         ]
-        seconds = [self.predicted(settings, cost) for settings in grid]
+        # What follows the last gradient stays as it was measured.
+        before = self._communication_end({}, self.costs[""])
+        after = max(self.job.step_seconds - before, 0.0)
+        seconds = [self._communication_end(settings, cost) + after for settings in grid]
         # A change that promises nothing may cost something that the model does not know.
         promising = [place for place, one in enumerate(seconds) if WORTH_TRYING * one <= min(seconds)]
         best = min(promising, key=lambda place: (len(grid[place]), seconds[place]))
-        before = self.predicted({}, self.costs[""])
-        return {**algorithm, **grid[best]} if seconds[best] < WORTH_TRYING * before else {}
+        return {**algorithm, **grid[best]} if seconds[best] < WORTH_TRYING * (before + after) else {}
 
-    def predicted(self, settings: Settings, cost: MessageCost) -> float:
-        """Seconds of a step in the model, whose part after the last gradient was measured."""
+    def _communication_end(self, settings: Settings, cost: MessageCost) -> float:
         job = self.job
-        end = communication_end(job.gradients, job.threshold, job.cycle, self.costs[""])
         threshold = megabytes(settings["fusion_threshold"]) << 20 if "fusion_threshold" in settings else job.threshold
         cycle = float(settings["cycle_time"]) / 1e3 if "cycle_time" in settings else job.cycle
-        return max(job.step_seconds - end, 0.0) + communication_end(job.gradients, threshold, cycle, cost)
+        return communication_end(job.gradients, threshold, cycle, cost)
 
     def _best_algorithm(self) -> Settings:
         """The algorithm whose messages are the fastest; empty if that is the job's own."""
