@@ -141,6 +141,7 @@ def test_remembered_settings_begin_and_are_checked() -> None:
     assert blocks[0].settings == BETTER
     assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, True)
     assert sum(block.steps for block in blocks) <= 25
+    assert blocks[-1].settings == BETTER  # already in effect when they are proven
 
 
 def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
@@ -252,10 +253,11 @@ AFTER = 0.05  # seconds of a step after the last gradient
 
 
 class SimulatedJob:
-    """Its steps are those of the model, with noise; a change of the algorithm takes 0.1 s."""
+    """Its steps are those of the model, with noise; `restart`: seconds of a change of the algorithm."""
 
-    def __init__(self, costs: dict[str, MessageCost], noise: float = 0.01) -> None:
-        self.costs, self.noise, self.source = costs, noise, random.Random(1)  # noqa: S311 - no secret
+    def __init__(self, costs: dict[str, MessageCost], noise: float = 0.01, restart: float = 0.1) -> None:
+        self.costs, self.noise, self.restart = costs, noise, restart
+        self.source = random.Random(1)  # noqa: S311 - no secret
         self.current: Settings = {}
         self.probed = 0.0
 
@@ -271,7 +273,7 @@ class SimulatedJob:
 
     def times_of(self, block: Block) -> BlockTimes:
         algorithm = "allreduce_algorithm"
-        switch = 0.1 if block.settings.get(algorithm) != self.current.get(algorithm) else 0.0
+        switch = self.restart if block.settings.get(algorithm) != self.current.get(algorithm) else 0.0
         self.current = block.settings
         if block.probe:
             message = self.costs[block.settings.get(algorithm, "")].seconds(block.probe)
@@ -318,6 +320,13 @@ def test_timed_messages_cost_little() -> None:
     assert search.probed <= PROBE_SHARE * search.budget() + 0.1 + slower["segmented_ring"].seconds(128 << 20)
     assert search.lost <= search.budget()
     assert sum(block.steps for block in blocks) == PROFILE_STEPS  # no step with a slower algorithm
+
+
+def test_a_slow_restart_is_not_repeated_for_other_algorithms() -> None:
+    """The first restart shows what one takes; then no other algorithm is timed or tried."""
+    job = SimulatedJob(COSTS, restart=60.0)
+    _, blocks = drive(Search(STEPS, Space(MOVES, job.shape())), job.times_of)
+    assert len({block.settings.get("allreduce_algorithm") for block in blocks} - {None}) == 1
 
 
 def test_short_steps_leave_no_time_for_restarts() -> None:
