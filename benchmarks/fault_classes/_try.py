@@ -217,22 +217,25 @@ class Try:
             yield
             self.check_no_processes()
             self.run("cleanup", statuses=(EXIT_DONE,))
-            # A job of another try that ends at this moment still removes its own.
+            # A job of another try that ends now still removes its own; what appears later is
+            # another try's.
+            left = leftovers(self.folder, self.began)
             deadline = time.monotonic() + END_SECONDS
-            while (left := leftovers(self.folder, self.began)) and time.monotonic() < deadline:
+            while left and time.monotonic() < deadline:
                 time.sleep(0.5)
-            self.require(not left, f"`hvscale cleanup` left {', '.join(left)}")
+                left &= leftovers(self.folder, self.began)
+            self.require(not left, f"`hvscale cleanup` left {', '.join(sorted(left))}")
 
 
-def leftovers(folder: Path, since: float) -> list[str]:
+def leftovers(folder: Path, since: float) -> set[str]:
     """Return what runs below the folder left outside it.
 
     Segments do not name their run: those changed after `since`, in s since 1970, count.
     """
-    left = [str(path) for path in shared_memory.unused(Path(tempfile.gettempdir()), since)]
+    left = {str(path) for path in shared_memory.unused(Path(tempfile.gettempdir()), since)}
     if shutil.which("ip"):
         state = services.network_state(folder, docker=False)
-        left += [name for name in state["namespaces"] + state["configured namespaces"] if name.startswith("hvscale-")]
+        left |= {name for name in state["namespaces"] + state["configured namespaces"] if name.startswith("hvscale-")}
     return left
 
 
@@ -254,12 +257,17 @@ def has_lines(path: Path, count: int) -> bool:
     return path.exists() and path.read_bytes().count(b"\n") >= count
 
 
+def created(process: psutil.Process) -> tuple[float, int]:
+    """Return when a process was created; the pid decides within a tick of the clock."""
+    return process.create_time(), process.pid
+
+
 def ranks_of(folder: Path) -> dict[int, psutil.Process]:
     """Return the living ranks of the runs in a folder: the innermost process of each."""
     found: dict[int, psutil.Process] = {}
     for process in processes_below(folder):
         with suppress(psutil.Error):
             rank = process.environ().get("OMPI_COMM_WORLD_RANK", "")
-            if rank.isdigit() and (int(rank) not in found or process.create_time() > found[int(rank)].create_time()):
+            if rank.isdigit() and (int(rank) not in found or created(process) > created(found[int(rank)])):
                 found[int(rank)] = process
     return found

@@ -24,8 +24,7 @@ def attempt(one: Try) -> None:
     wait_for(lambda: has_lines(file, lines), running)
     one.pause(0.2)
     one.disturbance = f"rank {victim} stopped after {lines} steps"
-    with suppress(psutil.Error, KeyError):
-        ranks_of(one.folder)[victim].suspend()
+    ranks_of(one.folder)[victim].suspend()
     one.judge(running, (EXIT_RANK_FAILED,))
     one.check_no_processes()
     record = json.loads((one.folder / "job/run.json").read_text())

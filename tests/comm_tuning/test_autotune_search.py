@@ -253,7 +253,7 @@ AFTER = 0.05  # seconds of a step after the last gradient
 
 
 class SimulatedJob:
-    """Its steps are those of the model, with noise; `restart`: seconds of a change of the algorithm."""
+    """Its steps are those of the model, with noise; a change of the algorithm takes `restart` s."""
 
     def __init__(self, costs: dict[str, MessageCost], noise: float = 0.01, restart: float = 0.1) -> None:
         self.costs, self.noise, self.restart = costs, noise, restart
