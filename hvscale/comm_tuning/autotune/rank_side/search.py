@@ -248,7 +248,7 @@ class Search:
         limit = 2 * pairs if is_remembered else pairs
         while len(found) < limit:
             sides: dict[bool, float] = {}
-            # Thue-Morse order: cancels drift, and three or five pairs end with the settings in effect.
+            # Thue-Morse order cancels drift; three or five pairs leave the settings in effect.
             tuned_first = len(found).bit_count() % 2 == 0
             for tuned in (tuned_first, not tuned_first):
                 wanted = settings if tuned else {}
