@@ -182,8 +182,11 @@ class Try:
         return answer
 
     def judge_interrupted(self, running: Running) -> None:
-        """As `judge`, after SIGINT: the command stops, unless it had just ended."""
-        self.judge(running, (EXIT_DONE, 128 + signal.SIGINT))
+        """As `judge`, after SIGINT: the command stops, unless it had just ended.
+
+        A signal that comes while Python ends kills the process, which a shell shows as 130, too.
+        """
+        self.judge(running, (EXIT_DONE, 128 + signal.SIGINT, -signal.SIGINT))
 
     def pause(self, longest: float) -> None:
         """Wait for a random time."""
