@@ -44,8 +44,8 @@ test: setup-dev setup-mpich lint ## run the linters and all tests
 	@.venv/bin/python -m pytest --numprocesses 3 --durations 30 --durations-min 10
 
 # FAULTS: options of benchmarks/faults.py; the folder keeps the results, and the next call resumes.
-FAULTS = --minutes 60 --jobs 4
-faults: setup-dev ## kill, stop and damage runs at random, about an hour
+FAULTS = --minutes 60
+faults: setup-dev ## kill, stop and damage runs at random, about half an hour
 	@.venv/bin/python benchmarks/faults.py --folder faults-campaign $(FAULTS)
 
 lint: setup-dev ## check style and types

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run only these classes, comma-separated")
     parser.add_argument("--tries", type=float, default=1.0, help="multiply the number of tries by this; default 1")
     parser.add_argument("--sample", action="store_true", help="run the small sample that the test suite runs")
-    parser.add_argument("--jobs", type=int, default=2, help="tries at a time; default 2")
+    parser.add_argument("--jobs", type=int, default=4, help="tries at a time; default 4")
     parser.add_argument("--patience", type=float, default=1.0, help="multiply time limits by this, on a busy machine")
     parser.add_argument("--class", dest="name", help="run one try of this class again: see --try")
     parser.add_argument("--try", dest="number", type=int, default=0, help="number of the try for --class")
