@@ -25,6 +25,7 @@ FIRST_SWITCH_SECONDS = {False: 0.01, True: 0.03}
 RESTARTING = ("allreduce_algorithm", "segment_size", "eager_threshold")
 SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies to
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
+TRIAL_SWITCHES = 4  # of a candidate that is not dropped early: to it and back, twice
 HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
 RECENT = 12  # steps of the reference that a candidate is compared with
 PROBE_SHARE = 0.5  # of what the search may lose, for timed messages
@@ -169,9 +170,9 @@ class Search:
         return waited / seconds if seconds else None
 
     def _next_loss(self, settings: Settings, best: Settings) -> float:
-        """Expected seconds that a trial loses if the candidate is slower."""
+        """Expected seconds that a trial loses if the candidate is not faster."""
         restarts = restarting(settings) != restarting(best)
-        return 2 * self.switch_seconds(restarts) + 2 * EXPECTED_LOSS * self.base
+        return TRIAL_SWITCHES * self.switch_seconds(restarts) + 2 * EXPECTED_LOSS * self.base
 
     def budget(self) -> float:
         """Seconds that the whole search may lose."""
