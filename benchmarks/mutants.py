@@ -47,7 +47,6 @@ RUN_MUTMUT = """
 import builtins, sys
 builtins.exit = sys.exit
 sys.prefix = sys.exec_prefix = sys.argv.pop(1)
-sys.path.append(sys.argv.pop(1))
 from mutmut.__main__ import cli
 cli()
 """
@@ -109,12 +108,14 @@ def mutmut(copy: Path, *words: str) -> int:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-S", "-c", RUN_MUTMUT, sys.prefix, sysconfig.get_path("purelib"), *words]
+    return [sys.executable, "-S", "-c", RUN_MUTMUT, sys.prefix, *words]
 
 
 def environment() -> dict[str, str]:
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": programs, "CI": "true"}  # Hypothesis then takes the same examples
+    # The packages' folder as a variable, because multiprocessing's fork server ignores sys.path.
+    packages = {"PYTHONPATH": sysconfig.get_path("purelib")}
+    return {**os.environ, **packages, "PATH": programs, "CI": "true"}  # CI: Hypothesis takes the same examples
 
 
 def output(copy: Path, *words: str) -> str:

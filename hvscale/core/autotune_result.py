@@ -62,8 +62,9 @@ class AutotuneResult(VersionedDocument):
     """What rank 0 wrote at the end of the tuning.
 
     `state`: "tuned": `settings` are in effect, with a proven gain. `remembered`: they come from an
-    earlier job. `drops_remembered`: those of an earlier job no longer win. `pairs`: seconds of a
-    step with the defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
+    earlier job. `unproven`: the best settings of a search that the end of the program interrupted.
+    `drops_remembered`: those of an earlier job do not win. `pairs`: seconds of a step with the
+    defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
     the phase cost beyond the same steps with the defaults, negative if it gained.
     `switch_seconds`: the median cost of a change in place, and of one that restarts Horovod.
     `wait_share`: how much of a step with the defaults ranks waited for communication; None if
@@ -78,6 +79,7 @@ class AutotuneResult(VersionedDocument):
     state: AutotuneState
     reason: str = ""
     settings: dict[str, str] = {}
+    unproven: dict[str, str] = {}
     remembered: bool = False
     drops_remembered: bool = False
     pairs: list[tuple[Positive, Positive]] = []

@@ -124,6 +124,36 @@ def test_proven_settings_are_remembered_and_dropped_ones_forgotten(folder: Path,
     assert memory.recall_all(pytest.fail) == []
 
 
+UNFINISHED = {"state": "unfinished", "settings": {}, "pairs": [], "reason": "the program ended after 80 of 150 steps"}
+
+
+def test_settings_that_were_not_proven_in_time_are_remembered_as_such(folder: Path, tmp_path: Path) -> None:
+    line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "5"}))
+    said = "nothing is proven: the program ended after 80 of 150 steps; the best so far: cycle_time=5; remembered in "
+    assert line == f"autotune: {said}{folder}"
+    [remembered] = memory.recall_all(pytest.fail)
+    assert (remembered.settings, remembered.gain) == ({"cycle_time": "5"}, None)
+    assert remembered.for_ranks()["proven"] is False
+    assert not (tmp_path / "run" / FOLDER / "settings.toml").exists()
+    assert "not proven" in run_hvscale(tmp_path, "settings", "list").stdout
+    assert "not proven" in run_hvscale(tmp_path, "settings", "show", remembered.name).stdout
+    refused = run_hvscale(tmp_path, "settings", "export", remembered.name, "--to", "out")
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert line.endswith("its gain is not proven yet: start the job with --autotune once more")
+    assert not (tmp_path / "out").exists()
+
+
+def test_proven_settings_are_not_replaced_by_others(folder: Path, tmp_path: Path) -> None:
+    kept(tmp_path, result())
+    line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "25"}))
+    assert line.endswith("the best so far: cycle_time=25")
+    [remembered] = memory.recall_all(pytest.fail)
+    assert remembered.settings == {"cycle_time": "5"}
+    assert remembered.gain is not None
+    assert remembered.for_ranks()["proven"] is True
+
+
 @pytest.mark.parametrize(
     "document", [[], {"state": "odd"}, result(pairs=[[0, 1]]), result(schema="hvscale/autotune/9")]
 )

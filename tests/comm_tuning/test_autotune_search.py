@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.comm_tuning.autotune.rank_side.candidates import JobShape, Moves, Space
-from hvscale.comm_tuning.autotune.rank_side.request import Settings
+from hvscale.comm_tuning.autotune.rank_side.request import Remembered, Settings
 from hvscale.comm_tuning.autotune.rank_side.search import (
     FIRST_PAIRS,
     MAX_LOSS,
@@ -48,7 +48,7 @@ class Fixed(Space):
         return self.found
 
 
-def among(steps: int, found: Sequence[Settings], remembered: Settings | None = None) -> Search:
+def among(steps: int, found: Sequence[Settings], remembered: Remembered | None = None) -> Search:
     """A search among these candidates."""
     return Search(steps, Fixed(found), remembered)
 
@@ -137,7 +137,7 @@ def test_a_job_that_does_not_wait_is_not_tuned() -> None:
 
 
 def test_remembered_settings_begin_and_are_checked() -> None:
-    outcome, blocks, _ = run(among(STEPS, [WORSE], BETTER))
+    outcome, blocks, _ = run(among(STEPS, [WORSE], Remembered(BETTER, proven=True)))
     assert blocks[0].settings == BETTER
     assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, True)
     assert sum(block.steps for block in blocks) <= 25
@@ -145,24 +145,52 @@ def test_remembered_settings_begin_and_are_checked() -> None:
 
 
 def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
-    search = among(STEPS, [], WORSE)
+    search = among(STEPS, [], Remembered(WORSE, proven=True))
     outcome, _, _ = run(search)
     assert (outcome.state, outcome.settings, search.drops_remembered) == ("defaults", {}, True)
     assert outcome.reason.startswith("the remembered settings no longer win")
 
 
+def test_remembered_settings_without_a_proof_need_a_whole_one() -> None:
+    outcome, blocks, _ = run(among(STEPS, [WORSE], Remembered(BETTER, proven=False)))
+    assert blocks[0].settings == BETTER
+    assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, True)
+    assert FIRST_PAIRS <= len(outcome.pairs) <= PAIRS
+    equal = Remembered({"cycle_time": "10"}, proven=False)
+    found = [run(among(STEPS, [], equal), noise=0.05, seed=seed)[0] for seed in range(60)]
+    assert [one.state for one in found].count("tuned") <= 3
+    reasons = {one.reason for one in found if one.state == "defaults"}
+    assert reasons == {"the remembered settings have no proven gain, and there is nothing to try"}
+
+
+def test_the_best_settings_so_far_are_known_before_their_proof() -> None:
+    search = among(STEPS, [WORSE, BETTER, BAD])
+    known = []
+
+    def times_of(block: Block) -> BlockTimes:
+        known.append((search.used, search.best))
+        return BlockTimes(block.steps * [factor(block.settings)], waited=block.steps * 0.5)
+
+    drive(search, times_of)
+    assert known[0] == (0, {})
+    assert min(used for used, best in known if best == BETTER) < 3 * PROFILE_STEPS
+    assert search.best == BETTER
+
+
 def test_other_settings_are_searched_once_the_remembered_ones_are_dropped() -> None:
-    outcome, _, _ = run(among(4 * STEPS, [BETTER], WORSE))
+    outcome, _, _ = run(among(4 * STEPS, [BETTER], Remembered(WORSE, proven=True)))
     assert (outcome.state, outcome.settings, outcome.remembered) == ("tuned", BETTER, False)
 
 
 @given(
     steps=st.integers(20, 400),
-    remembers=st.booleans(),
+    remembered=st.sampled_from([None, Remembered(BETTER, proven=True), Remembered(BETTER, proven=False)]),
     seconds=st.lists(st.floats(1e-4, 10), min_size=7, max_size=50),
     switch=st.floats(0, 1),
 )
-def test_any_step_times_end_the_search(steps: int, remembers: bool, seconds: list[float], switch: float) -> None:
+def test_any_step_times_end_the_search(
+    steps: int, remembered: Remembered | None, seconds: list[float], switch: float
+) -> None:
     used = 0
 
     def times_of(block: Block) -> BlockTimes:
@@ -172,7 +200,7 @@ def test_any_step_times_end_the_search(steps: int, remembers: bool, seconds: lis
         used += block.steps
         return BlockTimes(times, switch, sum(times))
 
-    search = among(steps, 3 * [BETTER, WORSE, BAD], BETTER if remembers else None)
+    search = among(steps, 3 * [BETTER, WORSE, BAD], remembered)
     outcome, _ = drive(search, times_of)
     assert used <= max(steps, PROFILE_STEPS) + 2 * 2 * PAIRS * PAIR_STEPS
     assert bool(outcome.settings) == (outcome.state == "tuned")

@@ -155,6 +155,23 @@ def test_a_search_tries_candidates_in_the_running_job(tmp_path: Path) -> None:
     assert found.state in ("unfinished", "defaults", "tuned")
 
 
+# With the defaults, rank 1 is late.
+LATE = "time.sleep(0.05 if hvd.rank() and not hvd.mpi_ops.synchronize.__self__.switcher.current else 0)"
+
+
+def test_the_next_start_proves_what_a_short_job_could_not(tmp_path: Path) -> None:
+    for run, steps in (("short", 50), ("next", STEPS)):
+        (tmp_path / "program.py").write_text(training(steps, LATE))
+        tuned(tmp_path, "openmpi", run, "--autotune-steps", 1000)
+    short, following = result_of(tmp_path / "short"), result_of(tmp_path / "next")
+    assert (short.state, short.settings) == ("unfinished", {})
+    assert short.unproven
+    assert "not proven: " in (tmp_path / "short/logs/rank-00000.log").read_text()
+    assert (following.state, following.settings, following.remembered) == ("tuned", short.unproven, True)
+    [file] = (tmp_path / "memory").iterdir()
+    assert RememberedSettings.model_validate_json(file.read_text()).gain == following.gain
+
+
 REDIRECTED = """
 import sys, types, torch
 import horovod.torch.mpi_ops as ops

@@ -7,6 +7,7 @@ import typer
 
 from hvscale.cli.app import Json, new_app
 from hvscale.cli.console import print_json, print_message, print_table, print_warning
+from hvscale.core.errors import RequestError
 
 app = new_app("List, show, export or forget the settings that `hvscale launch --autotune` remembers.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name in `hvscale settings list`, or its beginning.")]
@@ -59,6 +60,8 @@ def export(
     from hvscale.comm_tuning.autotune.memory import recall
 
     entry = recall(name, print_warning)
+    if entry.gain is None:
+        raise RequestError(f"{entry.name}: its gain is not proven yet: start the job with --autotune once more")
     np = entry.fingerprint.np
     written = write_settings(to, entry.command, np, entry.launch, entry.library, entry.settings, entry.gain)
     print_message(f"{len(written)} files in {to}: {', '.join(path.name for path in written)}")

@@ -5,10 +5,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import hvscale.comm_tuning.autotune.rank_side
-from hvscale.comm_tuning.autotune.memory import RememberedSettings, forget, memory_folder, now, recall_all, remember
+from hvscale.comm_tuning.autotune.memory import (
+    RememberedSettings,
+    forget,
+    is_remembered,
+    memory_folder,
+    now,
+    recall_all,
+    remember,
+)
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
 from hvscale.comm_tuning.autotune.next_start import next_start, sentence
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
+from hvscale.comm_tuning.autotune.rank_side.result import words
 from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.mpi_t import value_numbers
 from hvscale.comm_tuning.tune.document import Proof, TuneDocument
@@ -97,10 +106,7 @@ class Autotune:
             for entry in recall_all(self.warn)
             if entry.fingerprint.np == record.np and entry.fingerprint.library == record.library.name
         ]
-        return [
-            {"fingerprint": entry.fingerprint.model_dump(mode="json"), "settings": entry.settings}
-            for entry in found[:MAX_REMEMBERED]
-        ]
+        return [entry.for_ranks() for entry in found[:MAX_REMEMBERED]]
 
 
 def check_steps(steps: int) -> None:
@@ -129,18 +135,20 @@ def keep_result(
     warn: Callable[[str], None],
 ) -> str:
     """The same for a result. `folder`: for the settings' files; None writes none."""
+    fingerprint, gain = result.fingerprint, result.gain if result.state == "tuned" else None
+    settings = result.settings if gain is not None else result.unproven
+    files = folder if gain is not None else None
     try:
-        if result.drops_remembered and result.fingerprint is not None:
-            forget(result.fingerprint)
-        gain = result.gain
-        if result.state != "tuned" or gain is None or result.fingerprint is None:
+        if result.drops_remembered and fingerprint is not None:
+            forget(fingerprint)
+        if not settings or fingerprint is None or (gain is None and is_remembered(fingerprint)):
             return summary(result)
-        if folder is not None:
-            write_settings(folder, command, options.np, options, library, result.settings, gain)
+        if files is not None and gain is not None:
+            write_settings(files, command, options.np, options, library, settings, gain)
         remember(
             RememberedSettings(
-                fingerprint=result.fingerprint,
-                settings=result.settings,
+                fingerprint=fingerprint,
+                settings=settings,
                 gain=gain,
                 command=command,
                 launch=options.recorded(),
@@ -151,7 +159,7 @@ def keep_result(
     except RequestError as error:
         warn(str(error))
         return summary(result)
-    others = f", and for other launchers in {folder}" if folder is not None else ""
+    others = f", and for other launchers in {files}" if files is not None else ""
     return f"{summary(result)}; remembered in {memory_folder()}{others}"
 
 
@@ -190,9 +198,10 @@ def write_settings(
 def summary(result: AutotuneResult) -> str:
     """The result in one line."""
     gain = result.gain
+    if result.unproven:
+        return f"autotune: nothing is proven: {result.reason}; the best so far: {words(result.unproven)}"
     if result.state != "tuned" or gain is None:
         kept = "the defaults are kept" if result.state != "not tuned" else "nothing was tuned"
         return f"autotune: {kept}: {result.reason}"
-    settings = " ".join(f"{knob}={value}" for knob, value in result.settings.items())
     interval = "" if gain.low is None else f" (95 % interval {gain.low:.2f} to {gain.high:.2f})"
-    return f"autotune: {settings}: {gain.mean:.2f} times the throughput of the defaults{interval}"
+    return f"autotune: {words(result.settings)}: {gain.mean:.2f} times the throughput of the defaults{interval}"

@@ -23,9 +23,10 @@ MAX_BYTES = 1 << 20  # of one file
 
 
 class RememberedSettings(VersionedDocument):
-    """The proven settings of one job.
+    """The best settings of one job.
 
-    `gain`: how many times as fast steps were as with the defaults.
+    `gain`: how many times as fast steps were as with the defaults; None if that was not proven
+    before the job ended.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -33,7 +34,7 @@ class RememberedSettings(VersionedDocument):
     schema_: Literal["hvscale/remembered-settings/1"] = "hvscale/remembered-settings/1"
     fingerprint: Fingerprint
     settings: dict[str, str]
-    gain: Estimate
+    gain: Estimate | None
     command: list[str]
     launch: LaunchOptions
     library: Library
@@ -42,6 +43,11 @@ class RememberedSettings(VersionedDocument):
     @property
     def name(self) -> str:
         return name_of(self.fingerprint)
+
+    def for_ranks(self) -> dict[str, object]:
+        """The part that ranks need, for a request's `remembered`."""
+        fingerprint = self.fingerprint.model_dump(mode="json")
+        return {"fingerprint": fingerprint, "settings": self.settings, "proven": self.gain is not None}
 
 
 class RememberedList(VersionedDocument):
@@ -109,6 +115,11 @@ def remember(entry: RememberedSettings) -> Path:
             f"cannot remember the settings in {path.parent}: {error.strerror}; set {VARIABLE} to a folder that can be written"
         ) from error
     return path
+
+
+def is_remembered(fingerprint: Fingerprint) -> bool:
+    """Whether there are settings of this job."""
+    return (memory_folder() / f"{name_of(fingerprint)}.json").exists()
 
 
 def forget(fingerprint: Fingerprint) -> bool:

@@ -45,5 +45,7 @@ def settings_words(entry: RememberedSettings) -> str:
 
 def gain_words(entry: RememberedSettings) -> str:
     gain = entry.gain
+    if gain is None:
+        return "not proven"
     limits = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low is not None and gain.high is not None else ""
     return f"{gain.mean:.2f}x{limits}"

@@ -49,10 +49,7 @@ class TunedTraining:
             folder=str(self.folder),
             library="",
             moves=live_moves(sys.argv, LaunchOptions(mpi=without_mpi.name), without_mpi.find({})),
-            remembered=[
-                {"fingerprint": entry.fingerprint.model_dump(mode="json"), "settings": entry.settings}
-                for entry in remembered[:MAX_REMEMBERED]
-            ],
+            remembered=[entry.for_ranks() for entry in remembered[:MAX_REMEMBERED]],
         )
         os.environ[VARIABLE] = request.text()
         sys.meta_path.insert(0, TuneHorovod)

@@ -13,6 +13,14 @@ Settings = dict[str, str]  # values by knob, as for --set; empty for the default
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """Settings that an earlier job found; `proven`: it also proved that they are faster."""
+
+    settings: Settings
+    proven: bool
+
+
+@dataclass(frozen=True)
 class RankRequest:
     """The request.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings
+from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Remembered, Settings
 from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
 from hvscale.comm_tuning.autotune.rank_side.switch import library_name
 
@@ -20,11 +20,12 @@ SCHEMA = "hvscale/autotune/1"
 class Result:
     """The result of one tuned phase.
 
-    `proven`: settings that earlier phases of this process have proven, and this one if it does.
+    `earlier`: what earlier phases of this process have found, and this one once it ends, as in a
+    request's `remembered`.
     """
 
-    def __init__(self, request: RankRequest, proven: list[dict[str, Any]]) -> None:
-        self.request, self.proven = request, proven
+    def __init__(self, request: RankRequest, earlier: list[dict[str, Any]]) -> None:
+        self.request, self.earlier = request, earlier
         self.fingerprint: dict[str, Any] = {}
         self.known: dict[str, Any] = {}
 
@@ -55,22 +56,20 @@ class Result:
         """
         self.known = {"largest_message_bytes": largest_message(sizes, threshold), "live_knobs": live, "nccl": nccl}
 
-    def recall(self, accepted: Sequence[Settings]) -> tuple[Settings | None, str]:
+    def recall(self, accepted: Sequence[Settings]) -> tuple[Remembered | None, str]:
         """The remembered settings of this job, and what is wrong with them; both may be empty."""
-        for entry in (*self.proven, *self.request.remembered):
+        for entry in (*self.earlier, *self.request.remembered):
             if entry.get("fingerprint") == self.fingerprint:
                 settings = {str(knob): str(value) for knob, value in entry["settings"].items()}
                 unusable = [knob for knob, value in settings.items() if {knob: value} not in accepted]
                 if not unusable:
-                    return settings, ""
+                    return Remembered(settings, bool(entry.get("proven", True))), ""
                 return None, f"remembered settings are not used: this job cannot change {', '.join(unusable)} now"
         return None, ""
 
     def finish(self, outcome: Outcome, search: Search) -> None:
         """Write the outcome of a whole search."""
-        self.proven[:] = [entry for entry in self.proven if entry["fingerprint"] != self.fingerprint]
-        if outcome.state == "tuned":
-            self.proven.append({"fingerprint": self.fingerprint, "settings": outcome.settings})
+        self._note(outcome.settings, proven=True)
         self._write(
             search,
             state=outcome.state,
@@ -82,12 +81,27 @@ class Result:
         _say(sentence(outcome, search))
 
     def stop(self, reason: str, search: Search | None) -> None:
-        """Write that the tuning ended early."""
+        """Write that the tuning ended early, because something failed."""
         if search is not None:
             self._write(search, state="unfinished", reason=reason, settings={}, remembered=False, pairs=[])
         else:
             self._save({"state": "not tuned", "reason": reason})
         _say(f"the defaults are kept: {reason}" if search is not None else f"nothing was tuned: {reason}")
+
+    def break_off(self, reason: str, search: Search) -> None:
+        """Write the best settings of a search that the end of the program interrupted."""
+        if search.best:
+            self._note(search.best, proven=False)
+        fields = {"settings": {}, "unproven": search.best, "remembered": False, "pairs": []}
+        self._write(search, state="unfinished", reason=reason, **fields)
+        best = f"; the best so far, not proven: {words(search.best)}" if search.best else ""
+        _say(f"nothing is proven: {reason}{best}")
+
+    def _note(self, settings: Settings, proven: bool) -> None:
+        """Note what this phase has found for later phases of this process."""
+        self.earlier[:] = [entry for entry in self.earlier if entry["fingerprint"] != self.fingerprint]
+        if settings:
+            self.earlier.append({"fingerprint": self.fingerprint, "settings": settings, "proven": proven})
 
     def _write(self, search: Search, **fields: Any) -> None:
         trials = [
@@ -146,13 +160,17 @@ def sentence(outcome: Outcome, search: Search) -> str:
     """The outcome in one line."""
     if outcome.state != "tuned" or outcome.gain is None:
         return f"the defaults are kept after {search.used} steps: {outcome.reason}"
-    settings = " ".join(f"{knob}={value}" for knob, value in outcome.settings.items())
     mean, low, high = outcome.gain
     again = "remembered " if outcome.remembered else ""
     return (
-        f"{again}{settings}: steps are {mean:.2f} times as fast as with the defaults "
+        f"{again}{words(outcome.settings)}: steps are {mean:.2f} times as fast as with the defaults "
         f"(95 % interval {low:.2f} to {high:.2f}, {len(outcome.pairs)} pairs of blocks, after {search.used} steps)"
     )
+
+
+def words(settings: Settings) -> str:
+    """The settings as for --set."""
+    return " ".join(f"{knob}={value}" for knob, value in settings.items())
 
 
 def _say(text: str) -> None:

@@ -3,11 +3,11 @@
 import math
 import statistics
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hvscale.comm_tuning.autotune.rank_side.candidates import Space
-from hvscale.comm_tuning.autotune.rank_side.request import Settings
+from hvscale.comm_tuning.autotune.rank_side.request import Remembered, Settings
 from hvscale.comm_tuning.autotune.rank_side.step_model import fitted_cost
 
 PROFILE_STEPS = 12  # with the defaults, before the first candidate
@@ -35,6 +35,8 @@ SMALL_PROBE = 64 << 10  # bytes
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 T_99 = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055)
 T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782)
+
+NO_GAIN = "the best candidate had no proven gain"
 
 State = Literal["tuned", "defaults"]
 
@@ -101,11 +103,13 @@ class Search:
 
     The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
     seconds that the search has cost so far, negative once it has gained more. `probed`: those of
-    timed messages. `drops_remembered`: the remembered settings no longer win.
+    timed messages. `best`: the best settings so far; empty for the defaults. `drops_remembered`:
+    the remembered settings do not win.
     """
 
-    def __init__(self, steps: int, space: Space, remembered: Settings | None = None) -> None:
+    def __init__(self, steps: int, space: Space, remembered: Remembered | None = None) -> None:
         self.steps, self.space, self.remembered = steps, space, remembered
+        self.best: Settings = {}
         self.current: Settings = {}
         self.settles = True  # the next step is slower than those after it
         self.probed = 0.0
@@ -120,7 +124,7 @@ class Search:
 
     def plan(self) -> Plan:
         if self.remembered:
-            outcome = yield from self._prove(self.remembered, PAIRS_REMEMBERED, is_remembered=True)
+            outcome = yield from self._prove_remembered(self.remembered)
             if outcome.state == "tuned":
                 return outcome
             self.drops_remembered = True
@@ -131,21 +135,21 @@ class Search:
             if share is not None and share < MIN_WAIT:
                 return self._keep(f"ranks wait for communication in only {share:.1%} of a step")
         yield from self._probe()
-        best: Settings = {}
         costly: list[Settings] = []
         for candidate in self.space.candidates():
-            settings = applicable({**best, **candidate})
-            if settings == best:  # it has no effect with the best settings so far
+            settings = applicable({**self.best, **candidate})
+            if settings == self.best:  # it has no effect with the best settings so far
                 continue
             if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
                 break
-            if self.lost + self._next_loss(settings, best) > self.budget():
+            if self.lost + self._next_loss(settings, self.best) > self.budget():
                 costly.append(settings)
-            elif (yield from self._try(settings, best)):
-                best = settings
-        if best:
-            return (yield from self._prove(best, PAIRS, is_remembered=False))
-        return self._keep(self._why_none(costly))
+            elif (yield from self._try(settings, self.best)):
+                self.best = settings
+        if not self.best:
+            return self._keep(self._why_none(costly))
+        outcome = yield from self._prove(self.best, PAIRS, PAIRS)
+        return outcome if outcome.state == "tuned" else replace(outcome, reason=NO_GAIN)
 
     def _why_none(self, costly: list[Settings]) -> str:
         """Why no candidate was kept; `costly`: those that were not tried."""
@@ -242,11 +246,20 @@ class Search:
         yield from self._measure(best, 3)
         return False
 
-    def _prove(self, settings: Settings, pairs: int, is_remembered: bool) -> Plan:
-        """Compare settings with the defaults in pairs of blocks."""
+    def _prove_remembered(self, remembered: Remembered) -> Plan:
+        if remembered.proven:
+            outcome = yield from self._prove(remembered.settings, PAIRS_REMEMBERED, 2 * PAIRS_REMEMBERED)
+        else:
+            outcome = yield from self._prove(remembered.settings, PAIRS, PAIRS)
+        return replace(outcome, remembered=outcome.state == "tuned")
+
+    def _prove(self, settings: Settings, pairs: int, limit: int) -> Plan:
+        """Compare settings with the defaults in pairs of blocks.
+
+        After `pairs` of them a clear gain, or none, ends the proof; `limit` ends it in any case.
+        """
         found: list[tuple[float, float]] = []
         gain: tuple[float, float, float] | None = None
-        limit = 2 * pairs if is_remembered else pairs
         while len(found) < limit:
             sides: dict[bool, float] = {}
             # Thue-Morse order cancels drift; three or five pairs leave the settings in effect.
@@ -265,13 +278,13 @@ class Search:
             if len(found) == FIRST_PAIRS and interval(ratios, T_99)[1] > 1:
                 break
         if gain is not None and gain[1] > 1:
-            return Outcome("tuned", "", settings, is_remembered, found, gain)
-        reason = "the remembered settings no longer win" if is_remembered else "the best candidate had no proven gain"
-        return Outcome("defaults", reason, pairs=found, gain=gain)
+            return Outcome("tuned", "", settings, pairs=found, gain=gain)
+        return Outcome("defaults", "", pairs=found, gain=gain)
 
     def _keep(self, reason: str) -> Outcome:
-        if self.drops_remembered:
-            return Outcome("defaults", f"the remembered settings no longer win, and {reason}")
+        if self.remembered and self.drops_remembered:
+            lose = "no longer win" if self.remembered.proven else "have no proven gain"
+            return Outcome("defaults", f"the remembered settings {lose}, and {reason}")
         return Outcome("defaults", reason)
 
     def _measure(self, settings: Settings, steps: int) -> Measuring:
