@@ -104,11 +104,12 @@ def result(**fields: Any) -> dict[str, Any]:
     }
 
 
-def kept(tmp_path: Path, document: object, warnings: list[str] | None = None) -> str:
+def kept(tmp_path: Path, document: object, warnings: list[str] | None = None, has_failed: bool = False) -> str:
     run = RunFolder(tmp_path / "run")
     (run.path / FOLDER).mkdir(parents=True, exist_ok=True)
     (run.path / FOLDER / "result.json").write_text(json.dumps(document))
-    return keep(run, COMMAND, OPENMPI, LIBRARIES["openmpi"], (warnings if warnings is not None else []).append)
+    warn = (warnings if warnings is not None else []).append
+    return keep(run, COMMAND, OPENMPI, LIBRARIES["openmpi"], warn, has_failed)
 
 
 def test_proven_settings_are_remembered_and_dropped_ones_forgotten(folder: Path, tmp_path: Path) -> None:
@@ -142,6 +143,14 @@ def test_settings_that_were_not_proven_in_time_are_remembered_as_such(folder: Pa
     [line] = refused.stderr.splitlines()
     assert line.endswith("its gain is not proven yet: start the job with --autotune once more")
     assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_a_failed_job_are_remembered_only_if_proven(folder: Path, tmp_path: Path) -> None:
+    line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "5"}), has_failed=True)
+    assert line == f"autotune: the defaults are kept: {UNFINISHED['reason']}"
+    assert not folder.exists()
+    kept(tmp_path, result(), has_failed=True)
+    assert len(memory.recall_all(pytest.fail)) == 1
 
 
 def test_proven_settings_are_not_replaced_by_others(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
@@ -14,12 +15,21 @@ import pytest
 
 from hvscale.comm_tuning.autotune.memory import RememberedSettings, name_of
 from hvscale.comm_tuning.autotune.next_start import next_start
+from hvscale.comm_tuning.autotune.rank_side.agent import describe
 from hvscale.comm_tuning.autotune.rank_side.result import gradients_digest
 from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autotune_result
 from hvscale.core.run_folder import Library, RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
-from tests.conftest import MPICH_PREFIX, NO_COLLECTION_AMONG_MODULES, Run, needs_mpich, run_hvscale
+from tests.conftest import (
+    MPICH_PREFIX,
+    NO_COLLECTION_AMONG_MODULES,
+    Run,
+    needs_mpich,
+    run_hvscale,
+    start_job,
+    wait_until,
+)
 
 STEPS = 60
 TRAINING = """
@@ -157,18 +167,36 @@ def test_a_search_tries_candidates_in_the_running_job(tmp_path: Path) -> None:
 
 # With the defaults, rank 1 is late.
 LATE = "time.sleep(0.05 if hvd.rank() and not hvd.mpi_ops.synchronize.__self__.switcher.current else 0)"
+# Rank 0 waits once the search has settings that are faster.
+INTERRUPTED = f"""
+    {LATE}
+    if not step:
+        print("begins", flush=True)
+    if hvd.rank() == 0 and os.path.exists("job/autotune/result.json"):
+        print("waits", flush=True)
+        time.sleep(600)
+"""
 
 
-def test_the_next_start_proves_what_a_short_job_could_not(tmp_path: Path) -> None:
-    for run, steps in (("short", 50), ("next", STEPS)):
-        (tmp_path / "program.py").write_text(training(steps, LATE))
-        tuned(tmp_path, "openmpi", run, "--autotune-steps", 1000)
-    short, following = result_of(tmp_path / "short"), result_of(tmp_path / "next")
-    assert (short.state, short.settings) == ("unfinished", {})
-    assert short.unproven
-    assert "not proven: " in (tmp_path / "short/logs/rank-00000.log").read_text()
-    assert (following.state, following.settings, following.remembered) == ("tuned", short.unproven, True)
-    [file] = (tmp_path / "memory").iterdir()
+def test_the_next_start_proves_what_an_interrupted_job_could_not(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    (tmp_path / "program.py").write_text(training(1000, INTERRUPTED))
+    words = ("launch", "-np", 2, "--run", "job", "--autotune", "--autotune-steps", 1000, "--", "python", "program.py")
+    job = start_job(tmp_path, *words, prints="begins", HVSCALE_SETTINGS_DIR=str(memory))
+    wait_until(lambda: "waits" in (tmp_path / "job/logs/rank-00000.log").read_text())
+    job.send_signal(signal.SIGTERM)
+    stderr = job.communicate(timeout=60)[1]
+    assert job.returncode == 128 + signal.SIGTERM, stderr
+    found = result_of(tmp_path / "job")
+    assert (found.state, found.settings) == ("unfinished", {})
+    assert found.unproven
+    said = "autotune: nothing is proven: the job ended before their proof; the best so far: "
+    assert f"{said}{describe(found.unproven)}; remembered in {memory}" in " ".join(stderr.split())
+    (tmp_path / "program.py").write_text(training(extra=LATE))
+    tuned(tmp_path, "openmpi", "next", "--autotune-steps", 1000)
+    following = result_of(tmp_path / "next")
+    assert (following.state, following.settings, following.remembered) == ("tuned", found.unproven, True)
+    [file] = memory.iterdir()
     assert RememberedSettings.model_validate_json(file.read_text()).gain == following.gain
 
 

@@ -79,7 +79,9 @@ class Autotune:
             return start(instrument)
         finally:
             for run in started:
-                show(keep(run, self.command, self.options, run.read().library, self.warn))
+                record = run.read()
+                has_failed = record.state == "failed"
+                show(keep(run, self.command, self.options, record.library, self.warn, has_failed))
                 if proposed := self._propose(run):
                     show(proposed)
 
@@ -116,13 +118,23 @@ def check_steps(steps: int) -> None:
 
 
 def keep(
-    run: RunFolder, command: list[str], options: LaunchOptions, library: Library, warn: Callable[[str], None]
+    run: RunFolder,
+    command: list[str],
+    options: LaunchOptions,
+    library: Library,
+    warn: Callable[[str], None],
+    has_failed: bool = False,
 ) -> str:
-    """Write the settings' files and remember or forget them; returns the line about the result."""
+    """Write the settings' files and remember or forget them; returns the line about the result.
+
+    Of a job that has failed, settings that are not proven are not remembered.
+    """
     try:
         result = read_autotune_result(run)
     except ValueError as error:
         return f"autotune: {error}"
+    if result is not None and has_failed:
+        result = result.model_copy(update={"unproven": {}})
     return NOT_TUNED if result is None else keep_result(result, run.path / FOLDER, command, options, library, warn)
 
 

@@ -226,6 +226,8 @@ class Agent:
         """Begin the next block; False if none begins."""
         if self.plan is not None and self.decision is None:
             self.decision = self._next(self.plan)
+            if self.result is not None and self.search is not None:
+                self.result.save_best(self.search)
         begin = time.monotonic()
         message = self._exchange(self._decision_text())
         self.decision_seconds = time.monotonic() - begin

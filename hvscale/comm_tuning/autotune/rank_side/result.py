@@ -26,6 +26,7 @@ class Result:
 
     def __init__(self, request: RankRequest, earlier: list[dict[str, Any]]) -> None:
         self.request, self.earlier = request, earlier
+        self.best: Settings = {}  # as the file has it
         self.fingerprint: dict[str, Any] = {}
         self.known: dict[str, Any] = {}
 
@@ -88,12 +89,21 @@ class Result:
             self._save({"state": "not tuned", "reason": reason})
         _say(f"the defaults are kept: {reason}" if search is not None else f"nothing was tuned: {reason}")
 
+    def save_best(self, search: Search) -> None:
+        """Write the best settings so far, if they have changed: a signal may end the program."""
+        if search.best != self.best:
+            self.best = search.best
+            self._write_unproven("the job ended before their proof", search)
+
+    def _write_unproven(self, reason: str, search: Search) -> None:
+        fields = {"settings": {}, "unproven": search.best, "remembered": False, "pairs": []}
+        self._write(search, state="unfinished", reason=reason, **fields)
+
     def break_off(self, reason: str, search: Search) -> None:
         """Write the best settings of a search that the end of the program interrupted."""
         if search.best:
             self._note(search.best, proven=False)
-        fields = {"settings": {}, "unproven": search.best, "remembered": False, "pairs": []}
-        self._write(search, state="unfinished", reason=reason, **fields)
+        self._write_unproven(reason, search)
         best = f"; the best so far, not proven: {words(search.best)}" if search.best else ""
         _say(f"nothing is proven: {reason}{best}")
 
