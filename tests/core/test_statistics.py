@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hvscale.core.statistics import (
+    Estimate,
+    as_columns,
     box,
     estimate,
+    modified_z_scores,
     overhead,
+    percent,
     percentile_interval,
     poisson_tail,
+    ratio,
     resampled_means,
     resampled_medians,
     student,
+    summarise,
     welch_ratio,
 )
 
@@ -184,3 +190,63 @@ def test_overhead_uses_only_rounds_that_both_have() -> None:
 def test_the_tail_of_a_poisson_distribution(expected: float, above: int) -> None:
     times = math.floor(expected) + above
     assert poisson_tail(times, expected) == pytest.approx(stats.poisson.sf(times - 1, expected), rel=1e-9, abs=1e-280)
+
+
+GAIN = Estimate(mean=1.5, low=1.25, high=2)
+ONE_VALUE = Estimate(mean=1.5, low=None, high=None)
+
+
+def test_an_estimate_in_other_units() -> None:
+    assert GAIN.times(10) == Estimate(mean=15, low=12.5, high=20)
+    assert GAIN.change_percent() == Estimate(mean=50, low=25, high=100)
+    assert Estimate(mean=0.5, low=0.25, high=0.75).saved_percent() == Estimate(mean=50, low=25, high=75)
+    assert ONE_VALUE.times(2) == Estimate(mean=3, low=None, high=None)
+    assert ONE_VALUE.change_percent() == Estimate(mean=50, low=None, high=None)
+    assert ONE_VALUE.saved_percent() == Estimate(mean=-50, low=None, high=None)
+    assert as_columns("gain", GAIN) == {"gain": 1.5, "gain_low": 1.25, "gain_high": 2}
+    assert as_columns("gain", None) == {"gain": None, "gain_low": None, "gain_high": None}
+    assert (percent(1.035), percent(0.9)) == ("+3.5 %", "-10.0 %")
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "expected"),
+    [
+        (1.1, 1.2, 1.3, "faster"),
+        (0.7, 0.8, 0.9, "slower"),
+        (0.9, 1.2, 1.3, "no difference"),
+        (1, 1.2, 1.3, "no difference"),
+        (0.7, 0.8, 1, "no difference"),
+        (None, 1.2, None, "unknown"),
+    ],
+)
+def test_what_a_ratio_shows(low: float | None, mean: float, high: float | None, expected: str) -> None:
+    assert Estimate(mean=mean, low=low, high=high).verdict("faster", "slower") == expected
+
+
+def test_a_ratio_pairs_the_rounds_that_both_have() -> None:
+    assert ratio({1: 6.0, 2: 8.0, 3: 100.0}, {1: 3.0, 2: 4.0, 4: 1.0}) == Estimate(mean=2, low=2, high=2)
+    assert ratio({1: 6.0}, {2: 3.0}) is None
+    values, base = {1: 2.0, 2: 3.0}, {1: 1.0, 2: 1.0}
+    assert ratio(values, base) == estimate([2, 3])
+    assert ratio(values, base, 0.5) == estimate([2, 3], 0.5)
+
+
+def test_a_summary_of_samples() -> None:
+    samples = [*map(float, range(100)), 1000.0]
+    found = summarise(samples)
+    assert (found.mean, found.low, found.high) == student(samples)
+    assert (found.min, found.median, found.p99, found.max) == (0, 50, 99, 1000)
+    assert found.high is not None
+    assert found.half_width_percent == pytest.approx(100 * (found.high - found.mean) / found.mean)
+    assert summarise([3.0]).half_width_percent is None
+    assert summarise(samples, 0.5).high == student(samples, 0.5)[2]
+
+
+def test_modified_z_scores_are_standard_deviations_of_normal_values() -> None:
+    assert modified_z_scores(np.array([1.0, 2, 3, 4, 100])) == pytest.approx(0.6745 * np.array([-2, -1, 0, 1, 97]))
+    # More than half are equal: by the mean absolute deviation, 1 here.
+    assert modified_z_scores(np.array([5.0, 5, 5, 9])) == pytest.approx(np.array([0, 0, 0, 4]) / 1.253314)
+    assert not modified_z_scores(np.full(4, 7.0)).any()
+    assert not len(modified_z_scores(np.zeros(0)))
+    draw = np.random.default_rng(2).normal(3, 2, 4000)
+    assert modified_z_scores(draw).std() == pytest.approx(1, rel=0.05)
