@@ -41,7 +41,7 @@ check-gpu: setup ## check everything that needs a GPU, in at most 20 minutes
 	@.venv/bin/hvscale check-gpu
 
 test: setup-dev setup-mpich lint ## run the linters and all tests
-	@.venv/bin/python -m pytest --numprocesses 3 --durations 30 --durations-min 10
+	@.venv/bin/python -m pytest --numprocesses 4 --durations 30 --durations-min 10
 
 # FAULTS: options of benchmarks/faults.py; the folder keeps the results, and the next call resumes.
 FAULTS = --minutes 60
