@@ -39,8 +39,8 @@ LOGIC = (
     "profiling/analyze/steps.py",
     "profiling/analyze/waiting.py",
 )
-# Of these, mutmut takes the tests that reach a mutant. Those that start ranks run other processes,
-# which have no mutants.
+# Of these, mutmut takes the tests that reach a mutant. Those that start ranks or run commands run
+# other processes, in which mutmut sees nothing.
 TESTS = ("tests/bench", "tests/comm_tuning", "tests/core", "tests/prediction", "tests/profiling", "tests/studies")
 # mutmut changes a copy, which the finder of an editable installation would hide: -S leaves it out.
 RUN_MUTMUT = """
@@ -94,7 +94,7 @@ def configuration(chosen: list[str]) -> str:
         "only_mutate": [f"hvscale/{name}" for name in chosen],
         "also_copy": ["benchmarks", "docs", "experiments", "native", "setup"],
         "pytest_add_cli_args_test_selection": TESTS,
-        "pytest_add_cli_args": ["-m", "not ranks", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args": ["-m", "not ranks and not commands", "-p", "no:cacheprovider"],
     }
     lines = ["[mutmut]", "source_paths=hvscale"]
     for name, words in lists.items():

@@ -114,7 +114,9 @@ def start_order(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start ranks or compile C with `ranks`; put the longest groups first."""
+    """Mark tests that start ranks or compile C with `ranks`, and those that run hvscale in another
+    process with `commands`; put the longest groups first.
+    """
     tests = Path(__file__).parent
     missing = [name for name in sorted(RANKS_FILES) if not (tests / name).exists()]
     assert not missing, f"RANKS_FILES names a missing file: {missing}"
@@ -124,6 +126,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if file in RANKS_FILES or file.startswith(("native/", "setup/", "system/")) or fixtures & RANKS_FIXTURES:
             item.add_marker(pytest.mark.ranks)
+        if "hvscale" in fixtures:
+            item.add_marker(pytest.mark.commands)
     first: dict[str, int] = {}
     for item in items:
         first[group(item.nodeid)] = min(start_order(item), first.get(group(item.nodeid), 3))

@@ -242,6 +242,23 @@ def test_a_summary_of_samples() -> None:
     assert summarise(samples, 0.5).high == student(samples, 0.5)[2]
 
 
+def test_two_rounds_have_an_interval_that_is_the_same_each_time() -> None:
+    values, base = {1: 2.0, 2: 3.0, 3: 5.0}, {1: 1.0, 2: 1.0, 3: 1.0}
+    assert overhead(values, base) == overhead(values, base)
+    two = overhead({1: 2.0, 2: 3.0}, base)
+    assert two is not None
+    assert (two.percent_low, two.percent, two.percent_high) == (100, 150, 200)
+    wide, narrow = overhead(values, base), overhead(values, base, 0.2)
+    assert wide is not None
+    assert narrow is not None
+    assert (narrow.percent_low, narrow.percent_high) == (200, 200)
+    assert (wide.percent_low, wide.percent_high) == (100, 400)
+
+
+def test_equal_values_have_an_interval_without_width() -> None:
+    assert welch_ratio([2.0, 2.0], [1.0, 1.0]) == Estimate(mean=2, low=2, high=2)
+
+
 def test_modified_z_scores_are_standard_deviations_of_normal_values() -> None:
     assert modified_z_scores(np.array([1.0, 2, 3, 4, 100])) == pytest.approx(0.6745 * np.array([-2, -1, 0, 1, 97]))
     # More than half are equal: by the mean absolute deviation, 1 here.
