@@ -113,9 +113,12 @@ def command(*words: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    # The packages' folder as a variable, because multiprocessing's fork server ignores sys.path.
-    packages = {"PYTHONPATH": sysconfig.get_path("purelib")}
-    return {**os.environ, **packages, "PATH": programs, "CI": "true"}  # CI: Hypothesis takes the same examples
+    return {
+        **os.environ,
+        "PATH": programs,
+        "PYTHONPATH": sysconfig.get_path("purelib"),  # multiprocessing's fork server ignores sys.path
+        "CI": "true",  # Hypothesis then takes the same examples
+    }
 
 
 def output(copy: Path, *words: str) -> str:

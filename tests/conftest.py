@@ -114,8 +114,8 @@ def start_order(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start ranks or compile C with `ranks`, and those that run hvscale in another
-    process with `commands`; put the longest groups first.
+    """Mark tests that start ranks or compile C with `ranks`, and those with the fixture `hvscale`
+    with `commands`; put the longest groups first.
     """
     tests = Path(__file__).parent
     missing = [name for name in sorted(RANKS_FILES) if not (tests / name).exists()]

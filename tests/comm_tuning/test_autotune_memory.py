@@ -147,7 +147,7 @@ def test_settings_that_were_not_proven_in_time_are_remembered_as_such(folder: Pa
 
 def test_settings_of_a_failed_job_are_remembered_only_if_proven(folder: Path, tmp_path: Path) -> None:
     line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "5"}), has_failed=True)
-    assert line == f"autotune: the defaults are kept: {UNFINISHED['reason']}"
+    assert line == f"autotune: nothing is proven: {UNFINISHED['reason']}; the best so far: cycle_time=5"
     assert not folder.exists()
     kept(tmp_path, result(), has_failed=True)
     assert len(memory.recall_all(pytest.fail)) == 1

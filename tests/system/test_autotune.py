@@ -15,7 +15,7 @@ import pytest
 
 from hvscale.comm_tuning.autotune.memory import RememberedSettings, name_of
 from hvscale.comm_tuning.autotune.next_start import next_start
-from hvscale.comm_tuning.autotune.rank_side.agent import describe
+from hvscale.comm_tuning.autotune.rank_side.request import words
 from hvscale.comm_tuning.autotune.rank_side.result import gradients_digest
 from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autotune_result
 from hvscale.core.run_folder import Library, RunFolder
@@ -181,8 +181,8 @@ INTERRUPTED = f"""
 def test_the_next_start_proves_what_an_interrupted_job_could_not(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     (tmp_path / "program.py").write_text(training(1000, INTERRUPTED))
-    words = ("launch", "-np", 2, "--run", "job", "--autotune", "--autotune-steps", 1000, "--", "python", "program.py")
-    job = start_job(tmp_path, *words, prints="begins", HVSCALE_SETTINGS_DIR=str(memory))
+    launch = ("launch", "-np", 2, "--run", "job", "--autotune", "--autotune-steps", 1000, "--", "python", "program.py")
+    job = start_job(tmp_path, *launch, prints="begins", HVSCALE_SETTINGS_DIR=str(memory))
     wait_until(lambda: "waits" in (tmp_path / "job/logs/rank-00000.log").read_text())
     job.send_signal(signal.SIGTERM)
     stderr = job.communicate(timeout=60)[1]
@@ -190,8 +190,8 @@ def test_the_next_start_proves_what_an_interrupted_job_could_not(tmp_path: Path)
     found = result_of(tmp_path / "job")
     assert (found.state, found.settings) == ("unfinished", {})
     assert found.unproven
-    said = "autotune: nothing is proven: the job ended before their proof; the best so far: "
-    assert f"{said}{describe(found.unproven)}; remembered in {memory}" in " ".join(stderr.split())
+    said = "autotune: nothing is proven: the job ended before the proof; the best so far: "
+    assert f"{said}{words(found.unproven)}; remembered in {memory}" in " ".join(stderr.split())
     (tmp_path / "program.py").write_text(training(extra=LATE))
     tuned(tmp_path, "openmpi", "next", "--autotune-steps", 1000)
     following = result_of(tmp_path / "next")

@@ -23,9 +23,13 @@ def train(context: typer.Context, autotune: Autotune = False, autotune_steps: Au
         trainer.train(context.obj)
         return
     from hvscale.comm_tuning.autotune.train import TunedTraining
+    from hvscale.core.errors import SavedError
 
-    tuning, run = TunedTraining(autotune_steps), context.obj.run
+    tuning, run, has_failed = TunedTraining(autotune_steps), context.obj.run, True
     try:
-        run = trainer.train(context.obj).run
+        run, has_failed = trainer.train(context.obj).run, False
+    except SavedError:  # it was asked to stop
+        has_failed = False
+        raise
     finally:
-        tuning.finish(run)
+        tuning.finish(run, has_failed)

@@ -8,16 +8,15 @@ import hvscale.comm_tuning.autotune.rank_side
 from hvscale.comm_tuning.autotune.memory import (
     RememberedSettings,
     forget,
-    is_remembered,
     memory_folder,
     now,
+    path_of,
     recall_all,
     remember,
 )
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
 from hvscale.comm_tuning.autotune.next_start import next_start, sentence
-from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
-from hvscale.comm_tuning.autotune.rank_side.result import words
+from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest, words
 from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.mpi_t import value_numbers
 from hvscale.comm_tuning.tune.document import Proof, TuneDocument
@@ -123,19 +122,20 @@ def keep(
     options: LaunchOptions,
     library: Library,
     warn: Callable[[str], None],
-    has_failed: bool = False,
+    has_failed: bool,
 ) -> str:
     """Write the settings' files and remember or forget them; returns the line about the result.
 
-    Of a job that has failed, settings that are not proven are not remembered.
+    Settings that are not proven are remembered only if the job has not failed and nothing else is
+    remembered for it.
     """
     try:
         result = read_autotune_result(run)
     except ValueError as error:
         return f"autotune: {error}"
-    if result is not None and has_failed:
-        result = result.model_copy(update={"unproven": {}})
-    return NOT_TUNED if result is None else keep_result(result, run.path / FOLDER, command, options, library, warn)
+    if result is None:
+        return NOT_TUNED
+    return keep_result(result, run.path / FOLDER, command, options, library, warn, has_failed)
 
 
 def keep_result(
@@ -145,6 +145,7 @@ def keep_result(
     options: LaunchOptions,
     library: Library,
     warn: Callable[[str], None],
+    has_failed: bool,
 ) -> str:
     """The same for a result. `folder`: for the settings' files; None writes none."""
     fingerprint, gain = result.fingerprint, result.gain if result.state == "tuned" else None
@@ -153,7 +154,9 @@ def keep_result(
     try:
         if result.drops_remembered and fingerprint is not None:
             forget(fingerprint)
-        if not settings or fingerprint is None or (gain is None and is_remembered(fingerprint)):
+        if not settings or fingerprint is None:
+            return summary(result)
+        if gain is None and (has_failed or path_of(fingerprint).exists()):
             return summary(result)
         if files is not None and gain is not None:
             write_settings(files, command, options.np, options, library, settings, gain)

@@ -106,7 +106,7 @@ def recall(name: str, warn: Callable[[str], None]) -> RememberedSettings:
 
 def remember(entry: RememberedSettings) -> Path:
     """Save settings in place of the job's earlier ones. Raises RequestError."""
-    path = memory_folder() / f"{entry.name}.json"
+    path = path_of(entry.fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, to_json(entry))
@@ -117,14 +117,14 @@ def remember(entry: RememberedSettings) -> Path:
     return path
 
 
-def is_remembered(fingerprint: Fingerprint) -> bool:
-    """Whether there are settings of this job."""
-    return (memory_folder() / f"{name_of(fingerprint)}.json").exists()
+def path_of(fingerprint: Fingerprint) -> Path:
+    """The file of a job's settings, whether it exists or not."""
+    return memory_folder() / f"{name_of(fingerprint)}.json"
 
 
 def forget(fingerprint: Fingerprint) -> bool:
     """Remove a job's settings; returns whether there were any. Raises RequestError."""
-    path = memory_folder() / f"{name_of(fingerprint)}.json"
+    path = path_of(fingerprint)
     try:
         path.unlink()
     except FileNotFoundError:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from hvscale.comm_tuning.autotune.memory import RememberedSettings
+from hvscale.comm_tuning.autotune.rank_side.request import words
 from hvscale.core.units import human_bytes
 
 LIST_COLUMNS = ["name", "np", "gradients", "library", "gain", "settings"]
@@ -40,7 +41,7 @@ def description(entry: RememberedSettings) -> list[list[str]]:
 
 
 def settings_words(entry: RememberedSettings) -> str:
-    return " ".join(f"{knob}={value}" for knob, value in entry.settings.items())
+    return words(entry.settings)
 
 
 def gain_words(entry: RememberedSettings) -> str:

@@ -54,7 +54,7 @@ class TunedTraining:
         os.environ[VARIABLE] = request.text()
         sys.meta_path.insert(0, TuneHorovod)
 
-    def finish(self, run: Path | None) -> None:
+    def finish(self, run: Path | None, has_failed: bool) -> None:
         """Keep what was found, in the memory and in the training's run folder, if that is known.
 
         Only a process that was rank 0 has found something.
@@ -67,12 +67,12 @@ class TunedTraining:
             try:
                 result = read_result_file(found)
                 if result is not None:
-                    self._keep(result, found, run)
+                    self._keep(result, found, run, has_failed)
             except (ValueError, RequestError, OSError) as error:  # the training's own error comes first
                 _warn(f"autotune: what was found is not kept: {error}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _keep(self, result: AutotuneResult, file: Path, run: Path | None) -> None:
+    def _keep(self, result: AutotuneResult, file: Path, run: Path | None, has_failed: bool) -> None:
         command = [Path(sys.argv[0]).name, *sys.argv[1:]]
         library = _without_mpi().find({})
         if result.fingerprint is not None and (known := flavours.recognize(result.fingerprint.library)):
@@ -84,7 +84,8 @@ class TunedTraining:
             record = RunFolder(folder.parent).read()
             command, library = record.command, record.library
         np = result.fingerprint.np if result.fingerprint is not None else 1
-        _warn(keep_result(result, folder, command, LaunchOptions(np=np, mpi=library.flavour), library, _warn))
+        options = LaunchOptions(np=np, mpi=library.flavour)
+        _warn(keep_result(result, folder, command, options, library, _warn, has_failed))
 
 
 def _without_mpi() -> flavours.Flavour:

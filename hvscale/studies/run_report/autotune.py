@@ -48,10 +48,7 @@ def sentence(result: AutotuneResult) -> str:
     """What the tuning found."""
     gain = result.gain
     if result.unproven:
-        return (
-            f"Nothing was proven: {result.reason}. The best settings so far: {words(result.unproven)}. "
-            "The next start checks remembered settings first."
-        )
+        return f"Nothing was proven: {result.reason}. The best settings so far: {words(result.unproven)}."
     if result.state != "tuned" or gain is None:
         return f"The defaults were kept: {result.reason}."
     interval = f" (95 % interval {gain.low:.2f} to {gain.high:.2f})" if gain.low is not None else ""

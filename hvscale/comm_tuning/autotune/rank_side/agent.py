@@ -19,8 +19,8 @@ from typing import Any
 
 from hvscale.comm_tuning.autotune.rank_side.candidates import JobShape, Space
 from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS, THRESHOLD
-from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings
-from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message, words
+from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings, words
+from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Plan, Search
 from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, split, without_own_variables
 from hvscale.core.errors import HvscaleError
@@ -53,7 +53,7 @@ class Agent:
         self.is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
         self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
-        self.found: list[dict[str, Any]] = []  # by this process, as in a request's `remembered`
+        self.earlier: list[dict[str, Any]] = []  # found by this process, as in a request's `remembered`
         self.has_begun = False  # Horovod, in this process
         self.watchdog = Watchdog()
         self._reset()
@@ -62,7 +62,7 @@ class Agent:
         """Forget the job: the next steps are the first ones."""
         self.stage = "warm-up"
         self.rank = -1  # until the first step has ended
-        self.result = Result(self.request, self.found) if self.request else None
+        self.result = Result(self.request, self.earlier) if self.request else None
         self.boundaries = 0
         self.enqueued = 0  # all-reduces of the program since the last end of a step
         self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of a step

@@ -12,6 +12,11 @@ VERSION = 2
 Settings = dict[str, str]  # values by knob, as for --set; empty for the defaults
 
 
+def words(settings: Settings) -> str:
+    """The settings as for --set."""
+    return " ".join(f"{knob}={value}" for knob, value in settings.items())
+
+
 @dataclass(frozen=True)
 class Remembered:
     """Settings that an earlier job found; `proven`: it also proved that they are faster."""
@@ -26,8 +31,8 @@ class RankRequest:
 
     `steps`: of the tuned phase. `folder`: where rank 0 writes result.json. `moves`: by knob and
     value, the variables that set it. `numbers`: the integers behind the names of an MPI library's
-    values. `library`, `link`: as in a `Fingerprint`. `remembered`: settings of earlier runs that
-    may be this job's.
+    values. `library`, `link`: as in a `Fingerprint`. `remembered`: fingerprint, settings and
+    whether they are proven, of earlier runs that may be this job's.
     """
 
     steps: int

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Remembered, Settings
+from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Remembered, Settings, words
 from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
 from hvscale.comm_tuning.autotune.rank_side.switch import library_name
 
@@ -82,7 +82,7 @@ class Result:
         _say(sentence(outcome, search))
 
     def stop(self, reason: str, search: Search | None) -> None:
-        """Write that the tuning ended early, because something failed."""
+        """Write that the tuning ended early."""
         if search is not None:
             self._write(search, state="unfinished", reason=reason, settings={}, remembered=False, pairs=[])
         else:
@@ -93,7 +93,7 @@ class Result:
         """Write the best settings so far, if they have changed: a signal may end the program."""
         if search.best != self.best:
             self.best = search.best
-            self._write_unproven("the job ended before their proof", search)
+            self._write_unproven("the job ended before the proof", search)
 
     def _write_unproven(self, reason: str, search: Search) -> None:
         fields = {"settings": {}, "unproven": search.best, "remembered": False, "pairs": []}
@@ -101,11 +101,12 @@ class Result:
 
     def break_off(self, reason: str, search: Search) -> None:
         """Write the best settings of a search that the end of the program interrupted."""
-        if search.best:
-            self._note(search.best, proven=False)
+        if not search.best:
+            self.stop(reason, search)
+            return
+        self._note(search.best, proven=False)
         self._write_unproven(reason, search)
-        best = f"; the best so far, not proven: {words(search.best)}" if search.best else ""
-        _say(f"nothing is proven: {reason}{best}")
+        _say(f"nothing is proven: {reason}; the best so far: {words(search.best)}")
 
     def _note(self, settings: Settings, proven: bool) -> None:
         """Note what this phase has found for later phases of this process."""
@@ -176,11 +177,6 @@ def sentence(outcome: Outcome, search: Search) -> str:
         f"{again}{words(outcome.settings)}: steps are {mean:.2f} times as fast as with the defaults "
         f"(95 % interval {low:.2f} to {high:.2f}, {len(outcome.pairs)} pairs of blocks, after {search.used} steps)"
     )
-
-
-def words(settings: Settings) -> str:
-    """The settings as for --set."""
-    return " ".join(f"{knob}={value}" for knob, value in settings.items())
 
 
 def _say(text: str) -> None:
