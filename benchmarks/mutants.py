@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import hvscale.core
@@ -59,6 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="for the copy and the results; resumes")
     parser.add_argument("--only", default="*", help="pattern of the files below hvscale/; default: all below")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time; default 2")
     options = parser.parse_args()
     chosen = [name for name in LOGIC if fnmatch.fnmatch(name, options.only)]
@@ -66,7 +68,7 @@ def main() -> int:
         parser.error(f"--only {options.only}: matches none of {', '.join(LOGIC)}")
     copy = options.folder / "clone"
     copy_clone(copy)
-    (copy / "setup.cfg").write_text(configuration(chosen))
+    (copy / "setup.cfg").write_text(configuration(chosen, options.tests))
     status = mutmut(copy, "run", "--max-children", str(options.jobs))
     if status:
         return status
@@ -88,12 +90,12 @@ def copy_clone(copy: Path) -> None:
             shutil.copytree(folder, copy / "hvscale" / "core", dirs_exist_ok=True)
 
 
-def configuration(chosen: list[str]) -> str:
+def configuration(chosen: list[str], tests: Sequence[str]) -> str:
     """Return mutmut's settings."""
     lists = {
         "only_mutate": [f"hvscale/{name}" for name in chosen],
         "also_copy": ["benchmarks", "docs", "experiments", "native", "setup"],
-        "pytest_add_cli_args_test_selection": TESTS,
+        "pytest_add_cli_args_test_selection": tests,
         "pytest_add_cli_args": ["-m", "not ranks and not commands", "-p", "no:cacheprovider"],
     }
     lines = ["[mutmut]", "source_paths=hvscale"]

@@ -17,6 +17,7 @@ TRIAL_STEPS = 12  # of a candidate that is not dropped early, and of its referen
 PAIR_STEPS = 4  # of each side of a pair of the proof; the first step after a switch does not count
 PAIRS = 5
 FIRST_PAIRS = 3  # after which the proof ends if the 99 % interval of the gain is above 1
+TRIAL_AND_PROOF_STEPS = TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS
 PAIRS_REMEMBERED = 3  # of settings that have been proven before
 # Expected until one of the kind has been timed: in place, and with a restart of Horovod (measured
 # with 4 ranks: 0.02 to 0.04 s).
@@ -26,9 +27,13 @@ RESTARTING = ("allreduce_algorithm", "segment_size", "eager_threshold")
 SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies to
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 TRIAL_SWITCHES = 4  # of a candidate that is not dropped early: to it and back, twice
-HOPELESS_RATIO = 1.5  # a first step that takes this many times the reference's ends the trial
+HOPELESS_MESSAGE = 1.5  # a message that takes this many times the reference's is not repeated
+# A first step that takes this many times the reference's, and what a switch takes, ends the trial.
+# Measured with 4 ranks: the first step after a switch takes up to 2.5 times those that follow.
+HOPELESS_STEP = 3.0
 RECENT = 12  # steps of the reference that a candidate is compared with
 PROBE_SHARE = 0.5  # of what the search may lose, for timed messages
+PROBE_MARGIN = 0.1  # of that, for decisions and for messages that are slower than planned
 PROBES = 2  # messages of each size, of which the faster one counts; the first of a name is negotiated
 SMALL_PROBE = 64 << 10  # bytes
 # Two-sided quantiles of Student's t for 1, 2, ... degrees of freedom (core.statistics needs SciPy).
@@ -140,7 +145,7 @@ class Search:
             settings = applicable({**self.best, **candidate})
             if settings == self.best:  # it has no effect with the best settings so far
                 continue
-            if self.used + TRIAL_STEPS + 2 * PAIRS * PAIR_STEPS > self.steps:
+            if self.used + TRIAL_AND_PROOF_STEPS > self.steps:
                 break
             if self.lost + self._next_loss(settings, self.best) > self.budget():
                 costly.append(settings)
@@ -155,7 +160,10 @@ class Search:
         """Why no candidate was kept; `costly`: those that were not tried."""
         if not self.space.candidates():
             return "there is nothing to try"
-        if self.trials or not costly:
+        if not self.trials and not costly:
+            enough = self.used + TRIAL_AND_PROOF_STEPS
+            return f"no steps were left to try a candidate: add --autotune-steps {enough}"
+        if self.trials:
             more = f", and {len(costly)} more would cost over {MAX_LOSS:.0%} of the phase" if costly else ""
             return f"none of {len(self.trials)} candidates was faster{more}"
         loss = min(self._next_loss(one, {}) for one in costly)
@@ -192,7 +200,7 @@ class Search:
             return
         small = yield from self._message({}, small_size)
         # What the changes leave is for messages as long as possible.
-        left = limit - self.probed - len(algorithms) * self.switch_seconds(restarts=True)
+        left = (1 - PROBE_MARGIN) * (limit - self.probed - len(algorithms) * self.switch_seconds(restarts=True))
         affordable = small_size * left / (PROBES * (len(algorithms) + 1) * max(small, 1e-9))
         size = max(small_size, min(job.largest_message, int(affordable)))
         own = (yield from self._message({}, size)) if size > small_size else small
@@ -201,7 +209,7 @@ class Search:
             if self.probed + self.switch_seconds(restarts=True) + PROBES * own > limit:
                 break
             settings = {"allreduce_algorithm": algorithm}
-            seconds = yield from self._message(settings, size, hopeless=HOPELESS_RATIO * own)
+            seconds = yield from self._message(settings, size, hopeless=HOPELESS_MESSAGE * own)
             of_small = small
             if seconds < own and size > small_size:
                 of_small = yield from self._message(settings, small_size)
@@ -221,10 +229,10 @@ class Search:
     def _try(self, settings: Settings, best: Settings) -> Verdict:
         """Try a candidate against the best settings so far; a slower one ends within two steps."""
         reference = statistics.fmean(self._recent(best))
-        first = yield from self._measure(settings, 1)
-        known_switch = max(max(timed, default=0.0) for timed in self.switches.values())
-        if first[0] > HOPELESS_RATIO * reference + known_switch:
-            return (yield from self._end_trial(settings, best, first[0] / reference))
+        known_switch = max(max(timed, default=0.0) for timed in self.switches.values())  # not this trial's
+        [first] = yield from self._measure(settings, 1)
+        if first > HOPELESS_STEP * reference + known_switch:
+            return (yield from self._end_trial(settings, best, first / reference))
         [second] = yield from self._measure(settings, 1)
         if second > reference:
             return (yield from self._end_trial(settings, best, second / reference))
