@@ -20,7 +20,7 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
     interval,
     log_ratio,
 )
-from tests.comm_tuning.test_autotune_search import among, drive
+from tests.comm_tuning.searches import among, drive
 
 DEFAULTS: Settings = {}
 OTHER, THIRD = {"cycle_time": "5"}, {"cycle_time": "10"}

@@ -25,6 +25,7 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
 )
 from hvscale.comm_tuning.autotune.rank_side.step_model import MessageCost, communication_end, fitted_cost
 from hvscale.core.statistics import estimate
+from tests.comm_tuning.searches import among, drive
 
 BETTER, WORSE, BAD = {"cycle_time": "5"}, {"cycle_time": "25"}, {"fusion_threshold": "1M"}
 SECONDS = {
@@ -37,39 +38,11 @@ SWITCH = 0.02
 STEPS = 150
 
 
-class Fixed(Space):
-    """Candidates that are given, without timed messages."""
-
-    def __init__(self, found: Sequence[Settings]) -> None:
-        super().__init__({}, JobShape(1 << 26, 1.0))
-        self.found = list(found)
-
-    def candidates(self) -> list[Settings]:
-        return self.found
-
-
-def among(steps: int, found: Sequence[Settings], remembered: Remembered | None = None) -> Search:
-    """A search among these candidates."""
-    return Search(steps, Fixed(found), remembered)
-
-
 def factor(settings: Settings) -> float:
     found = 1.0
     for knob, value in settings.items():
         found *= SECONDS[f"{knob}={value}"]
     return found
-
-
-def drive(search: Search, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
-    """Run the search to its end; returns its outcome and its blocks."""
-    plan, blocks = search.plan(), list[Block]()
-    block = next(plan)
-    while True:
-        blocks.append(block)
-        try:
-            block = plan.send(times_of(block))
-        except StopIteration as ended:
-            return ended.value, blocks
 
 
 def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
