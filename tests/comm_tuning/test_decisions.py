@@ -159,6 +159,16 @@ def test_the_eager_limit_with_the_greatest_mean_gain_is_chosen() -> None:
     assert found(1.0, 0.7999) is None  # within the noise
 
 
+def test_each_eager_limit_has_its_mean_gain_and_that_of_the_worst_size() -> None:
+    """Gains of 2 and 8 have a geometric mean of 4."""
+    own = [point(KIB, LIBRARY, 1.0), point(MIB, LIBRARY, 1.0)]
+    raised = [point(size, LIBRARY, seconds, eager_limit_bytes=MIB) for size, seconds in ((KIB, 0.5), (MIB, 0.125))]
+    rows = decide(measured(*raised, *own)).eager_limits
+    assert [(row.eager_limit_bytes, row.chosen) for row in rows] == [(None, False), (MIB, True)]
+    assert [row.gain for row in rows] == pytest.approx([1, 4])
+    assert [row.min_gain for row in rows] == pytest.approx([1, 2])
+
+
 def test_a_limit_not_measured_for_every_case_is_no_candidate() -> None:
     other = point(KIB, LIBRARY, 1.0, np=2)
     limit = [point(KIB, choice, 0.1, eager_limit_bytes=MIB) for choice in (LIBRARY, CHAIN)]

@@ -117,13 +117,46 @@ def test_names_are_shown_as_they_are_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [(Switch(), "perhaps"), (OneOf.of("ring"), "rink"), (WholeNumber(1, 8), "9"), (Bytes(), "1T")]
+    ("values", "text"),
+    [
+        (Switch(), "perhaps"),
+        (OneOf.of("ring"), "rink"),
+        (WholeNumber(1, 8), "9"),
+        (WholeNumber(1, 8), "0"),
+        (Bytes(), "1T"),
+        (Milliseconds(1), "0.5"),
+        (Milliseconds(), "inf"),
+    ],
 )
 def test_the_error_names_the_value(values: Values, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         values.parse(text)
     with pytest.raises(ValueError, match=text):
         values.read(text)
+
+
+def test_the_limits_are_valid_values() -> None:
+    assert [WholeNumber(1, 8).parse(text) for text in ("1", "8")] == [1, 8]
+    assert WholeNumber(1).parse("1000000000") == 10**9
+    assert Milliseconds(1).parse("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (WholeNumber(1), "1 or more"),
+        (WholeNumber(1, 8), "1 to 8"),
+        (Milliseconds(), "0 or more"),
+        (OneOf.of("ring", "tree"), "ring, tree"),
+        (Names("adapter", several=False), "adapter"),
+        (
+            Names("transports", known=("all", "tcp"), alone="all"),
+            "transports, separated by commas, or all (all, tcp)",
+        ),
+    ],
+)
+def test_the_valid_values_are_described(values: Values, words: str) -> None:
+    assert values.accepted == words
 
 
 @pytest.mark.parametrize(

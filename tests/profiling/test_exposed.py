@@ -1,5 +1,6 @@
 """The exposed communication of steps, for intervals with known results."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.exposed import ExposedCommunication, covered_ns, exposed_communication
+from hvscale.profiling.analyze.exposed import (
+    ExposedCommunication,
+    Exposure,
+    StepExposure,
+    covered_ns,
+    exposed_communication,
+    exposure_without_calls,
+)
 from hvscale.profiling.analyze.steps import StepLog
 from hvscale.profiling.read.events import Events, Recording
+from hvscale.profiling.read.profile_file import StepSums
 
 BEGAN_NS = 1_700_000_000_123_456_789  # a realistic time, with more digits than a float has
 MAIN, BACKGROUND = 3, 5
@@ -52,9 +61,9 @@ def found(made: Recording, log: StepLog | None = None) -> ExposedCommunication:
 def milliseconds(result: ExposedCommunication) -> list[tuple[float, float, float]]:
     return [
         (
-            round(1e3 * step.seconds, 6),
-            round(1e3 * step.exposed_seconds_at_least, 6),
-            round(1e3 * step.exposed_seconds_at_most, 6),
+            round(1e3 * step.seconds, 9),
+            round(1e3 * step.exposed_seconds_at_least, 9),
+            round(1e3 * step.exposed_seconds_at_most, 9),
         )
         for step in result.steps
     ]
@@ -96,6 +105,9 @@ def test_a_step_is_a_mean_over_the_ranks_that_marked_the_same_steps() -> None:
     assert (one_more.ranks, milliseconds(one_more)) == ([0, 1], [(90, 20, 20)])
     two_more = found(recording(calls, {0: [0, 100], 1: [10, 90, 95, 97]}))
     assert (two_more.ranks, milliseconds(two_more)) == ([0], [(100, 10, 10)])
+    # After an overflow, one mark more may be an earlier one.
+    overflowed = found(replace(recording(calls, {0: [0, 100], 1: [10, 90, 95]}), overwritten=1))
+    assert (overflowed.ranks, milliseconds(overflowed)) == ([0], [(100, 10, 10)])
 
 
 def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:
@@ -110,6 +122,79 @@ def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:
     assert found(made, silent).basis == "calls"
 
 
+def test_every_figure_of_a_measurement() -> None:
+    log = StepLog(np.array([1.0, 1.0, 2.0, 4.0]), np.full(4, np.nan), np.array([0.5, -1.0, np.nan, 8.0]))
+    assert exposure_without_calls(recording([], {}), log) == ExposedCommunication(
+        basis="measured",
+        ranks=[0],
+        step_count=3,
+        mean_step_seconds=2,
+        mean_share_at_least=0.75,
+        mean_share_at_most=0.75,
+        median_share_at_least=0.5,
+        median_share_at_most=0.5,
+        steps=[
+            StepExposure(step=1, seconds=1, exposed_seconds_at_least=0.5, exposed_seconds_at_most=0.5),
+            StepExposure(step=2, seconds=1, exposed_seconds_at_least=0, exposed_seconds_at_most=0),
+            StepExposure(step=4, seconds=4, exposed_seconds_at_least=4, exposed_seconds_at_most=4),
+        ],
+    )
+
+
+def test_every_figure_of_counted_calls() -> None:
+    """Rank 3 communicated for 9 s of its 6 s, in several threads, of which all 6 s may count."""
+    sums = {
+        3: StepSums(3, 6 * 10**9, 15 * 10**8, 9 * 10**9, 8),
+        1: StepSums(2, 4 * 10**9, 10**9, 2 * 10**9, 8),
+    }
+    counted = replace(recording([], {}), step_sums=sums, has_calls=False)
+    without = StepLog(np.ones(2), np.ones(2), np.full(2, np.nan))
+    for log in (None, without):
+        assert exposed_communication(counted, log, None) == ExposedCommunication(
+            basis="counters",
+            ranks=[1, 3],
+            step_count=2,
+            mean_step_seconds=2,
+            mean_share_at_least=0.25,
+            mean_share_at_most=0.8,
+            median_share_at_least=None,
+            median_share_at_most=None,
+            steps=[],
+        )
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "collectives_ns", "share"), [(0, 0, 0), (1, 1, 1), (2, 3, 1)], ids=["no time", "1 ns", "overlap"]
+)
+def test_the_share_of_counted_calls_is_between_0_and_1(duration_ns: int, collectives_ns: int, share: float) -> None:
+    sums = {0: StepSums(1, duration_ns, collectives_ns, collectives_ns, 8)}
+    counted = exposure_without_calls(replace(recording([], {}), step_sums=sums), None)
+    assert counted is not None
+    assert (counted.mean_share_at_least, counted.mean_share_at_most) == (share, share)
+
+
+def test_steps_without_a_length_have_no_exposed_share() -> None:
+    result = found(recording([(0, "allreduce", MAIN, 10, 20)], {0: [0, 0, 100]}))
+    assert milliseconds(result) == [(0, 0, 0), (100, 10, 10)]
+    assert (result.mean_share_at_least, result.mean_share_at_most) == pytest.approx((0.1, 0.1))
+    assert (result.median_share_at_least, result.median_share_at_most) == pytest.approx((0.05, 0.05))
+    none = found(recording([(0, "allreduce", MAIN, 10, 20)], {0: [0, 0]}))
+    assert (none.mean_share_at_least, none.mean_share_at_most, none.median_share_at_most) == (0, 0, 0)
+
+
+def test_means_are_weighted_by_the_length_of_steps_and_medians_are_not() -> None:
+    calls = [
+        (0, "allreduce", MAIN, 0, 50),
+        (0, "allreduce", BACKGROUND, 50, 75),
+        (0, "allreduce", MAIN, 300, 400),
+        (0, "allreduce", BACKGROUND, 400, 480),
+    ]
+    result = found(recording(calls, {0: [0, 100, 200, 1000]}))
+    assert (result.mean_step_seconds, result.step_count) == (pytest.approx(1 / 3), 3)
+    assert (result.mean_share_at_least, result.mean_share_at_most) == pytest.approx((0.15, 0.255))
+    assert (result.median_share_at_least, result.median_share_at_most) == pytest.approx((0.125, 0.225))
+
+
 def test_without_marks_the_thread_is_unknown_and_without_steps_the_result() -> None:
     made = recording([(0, "allreduce", MAIN, 10, 20)], {0: [0]})
     edges_ns = BEGAN_NS + np.array([0, 100], np.int64) * 10**6
@@ -117,6 +202,92 @@ def test_without_marks_the_thread_is_unknown_and_without_steps_the_result() -> N
     assert result is not None
     assert milliseconds(result) == [(100, 0, 10)]
     assert exposed_communication(made, None, None) is None
+
+
+@pytest.mark.parametrize("call", [("allreduce", 0), ("allreduce", 1), ("iallreduce", MAIN)])
+def test_without_marks_no_call_is_surely_exposed(call: tuple[str, int]) -> None:
+    operation, thread = call
+    made = recording([(0, operation, thread, 10, 20), (1, operation, thread, 30, 80)], {0: [], 1: []})
+    result = exposed_communication(made, None, BEGAN_NS + np.array([0, 100], np.int64) * 10**6)
+    assert result is not None
+    assert (result.ranks, milliseconds(result)) == ([0], [(100, 0, 10)])
+
+
+def test_without_messages_and_ranks_nothing_is_known() -> None:
+    assert exposed_communication(recording([], {}), None, BEGAN_NS + np.array([0, 100], np.int64)) is None
+
+
+def in_blocks(made: Recording, *blocks: list[int]) -> ExposedCommunication:
+    """The exposure of rank 0 from the calls with these numbers, a block at a time."""
+    events = made.load()
+    exposure = Exposure(made, made.steps[0])
+    exposure.begin(events)
+    (part,) = events.parts
+    for block in blocks:
+        exposure.add(part, exposure.reduce(part, events.take(np.array(block, np.int64))))
+    return exposure.result()
+
+
+def test_calls_may_be_out_of_order_from_one_block_to_the_next() -> None:
+    calls = [
+        (0, "allreduce", BACKGROUND, 20, 60),
+        (0, "allreduce", MAIN, 10, 30),
+        (0, "allreduce", MAIN, 50, 70),
+        (0, "allreduce", MAIN, 120, 130),
+    ]
+    made = recording(calls, {0: [0, 100, 200]})
+    expected = [(100, 40, 60), (100, 10, 10)]
+    assert milliseconds(found(made)) == expected
+    for blocks in ([[0], [1], [2], [3]], [[0, 2], [3, 1]], [[1], [], [0, 2], [3]], [[3, 0, 2, 1]]):
+        assert milliseconds(in_blocks(made, *blocks)) == expected, blocks
+
+
+def test_a_long_call_covers_what_later_blocks_bring() -> None:
+    calls = [(0, "allreduce", MAIN, 10, 290), (0, "allreduce", MAIN, 20, 30), (0, "allreduce", MAIN, 40, 50)]
+    made = recording(calls, {0: [0, 100, 200, 300]})
+    assert milliseconds(in_blocks(made, [0], [1], [2])) == [(100, 90, 90), (100, 100, 100), (100, 90, 90)]
+
+
+def test_calls_before_and_after_all_steps_are_in_no_step() -> None:
+    calls = [(0, "allreduce", MAIN, start, start + 10) for start in (-50, -30, 20, 210, 250)]
+    made = recording(calls, {0: [0, 100, 200]})
+    assert milliseconds(in_blocks(made, [0], [1], [2], [3], [4])) == [(100, 10, 10), (100, 0, 0)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-5, 35),
+            st.integers(0, 20),
+            st.sampled_from(OPERATIONS),
+            st.sampled_from([MAIN, BACKGROUND]),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.lists(st.integers(1, 4), min_size=20, max_size=20),
+    st.lists(st.sampled_from([MAIN, BACKGROUND]), min_size=4, max_size=4),
+)
+def test_bounds_from_calls_in_any_blocks_equal_counting(
+    rows: list[tuple[int, int, str, int]], lengths: list[int], threads: list[int]
+) -> None:
+    """`lengths`: of the blocks. `threads`: those that mark the steps, of 10 ms each."""
+    calls = [(0, operation, thread, start, start + length) for start, length, operation, thread in sorted(rows)]
+    bounds = np.cumsum([0, *lengths])
+    blocks = [list(range(first, min(last, len(calls)))) for first, last in pairwise(bounds) if first < len(calls)]
+    made = recording(calls, {0: [0, 10, 20, 30]}, {0: threads})
+    expected = []
+    for step in range(3):
+        instants = set(range(10 * step, 10 * step + 10))
+        every = {instant for call in calls for instant in range(call[3], call[4])}
+        own = {
+            instant
+            for call in calls
+            for instant in range(call[3], call[4])
+            if call[1] == "allreduce" and call[2] == threads[step]
+        }
+        expected.append((10, len(own & instants), len(every & instants)))
+    assert milliseconds(in_blocks(made, *blocks)) == expected
 
 
 @given(
