@@ -313,6 +313,13 @@ def test_messages_of_a_job_without_longer_ones_are_timed_once() -> None:
     assert timed_messages(lambda algorithm, size: 0.1, largest=0)[1] == []
 
 
+def test_timed_messages_are_lost_time() -> None:
+    search = Search(1000, Space({}, JobShape(1 << 20, 1.0, largest_message=SMALL)))
+    drive(search, Messages(lambda algorithm, size: 0.25, step=1.0, decision=0.125).times_of)
+    assert search.probed == 2 * (0.25 + 0.125)
+    assert search.lost == search.probed + 0.125  # the decision about the first steps
+
+
 def test_the_first_step_after_a_timed_message_may_be_slower() -> None:
     """The ring is in effect since its message. Its first step does not count."""
     search, _ = timed_messages(lambda algorithm, size: 0.05 if algorithm else 0.1, largest=SMALL)
