@@ -1,5 +1,6 @@
 """Schedules of jobs without recorded gradients, from synthetic messages."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,10 @@ from hvscale.core.run_folder import RunRecord
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.messages import MESSAGES_ONLY, message_schedule
 from hvscale.profiling.read.events import Events, Recording, no_events
+from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header
+from hvscale.profiling.record.rank_side.gradient_recorder import VERSION
 
+BEGAN_NS = 1_700_000_000_123_456_789  # a realistic time, with more digits than a float has
 MS = 1_000_000
 STEP_MS = 100
 Message = tuple[float, float, int]  # start and duration in ms after the step's start, and bytes
@@ -30,29 +34,30 @@ RECORD = RunRecord.model_validate(
 )
 
 
-def recording(*ranks: list[list[Message]], bitwise: bool = True) -> Recording:
-    """By rank and step: its all-reduces. `bitwise`: with an agreement each ms, as Horovod makes."""
+def recording(*ranks: list[list[Message]], agreements: Sequence[float] | None = None) -> Recording:
+    """By rank and step: its all-reduces. `agreements`: in ms; None: each ms, as Horovod makes."""
     rows = []
+    steps_made = len(ranks[0])
+    agreed = range(steps_made * STEP_MS) if agreements is None else agreements
     for rank, steps in enumerate(ranks):
         for number, messages in enumerate(steps):
-            begin = number * STEP_MS
-            rows += [(rank, begin + start, took, size, False) for start, took, size in messages]
-            rows += [(rank, begin + at, 0.01, 8, True) for at in range(STEP_MS) if bitwise]
-    columns = list(zip(*rows, strict=True))
-    count, steps_made = len(rows), len(ranks[0])
+            rows += [(rank, number * STEP_MS + start, took, size, False) for start, took, size in messages]
+        rows += [(rank, at, 0.01, 8, True) for at in agreed]
+    columns = list(zip(*rows, strict=True)) or [()] * 5
+    count = len(rows)
     fields = {
         **vars(no_events()),
         "operations": ("broadcast", "allreduce"),
         "rank": np.array(columns[0], np.int32),
         "operation": np.ones(count, np.uint8),
         "bytes": np.array(columns[3], np.int64),
-        "start_ns": (np.array(columns[1]) * MS).astype(np.int64),
+        "start_ns": BEGAN_NS + (np.array(columns[1]) * MS).astype(np.int64),
         "duration_ns": (np.array(columns[2]) * MS).astype(np.int64),
         "communicator_size": np.full(count, len(ranks), np.int32),
         "bitwise": np.array(columns[4], np.bool_),
         "thread": np.zeros(count, np.int64),
     }
-    marks = np.arange(steps_made + 1) * STEP_MS * MS
+    marks = BEGAN_NS + np.arange(steps_made + 1) * STEP_MS * MS
     return Recording(
         "hvprof", Events(**fields), len(ranks), list(range(len(ranks))), steps=dict.fromkeys(range(len(ranks)), marks)
     )
@@ -60,6 +65,15 @@ def recording(*ranks: list[list[Message]], bitwise: bool = True) -> Recording:
 
 def schedule(made: Recording, record: RunRecord = RECORD) -> JobGradients:
     return message_schedule("runs/x", record, made, made.steps[0])
+
+
+def alone(*steps: list[Message], agreements: Sequence[float] = ()) -> JobGradients:
+    """The schedule of a job of one rank."""
+    return schedule(recording(list(steps), agreements=agreements), RECORD.model_copy(update={"np": 1}))
+
+
+def times(step: GradientStep) -> tuple[list[float], ...]:
+    return step.enqueued.tolist(), step.begins.tolist(), step.ends.tolist(), step.blocked.tolist()
 
 
 STEPS: list[list[Message]] = [[(5.5, 1, 999)], [(40.5, 20, 300), (70.5, 10, 700)], [(30.5, 5, 400), (80.5, 9, 600)]]
@@ -72,25 +86,63 @@ def test_every_step_gets_the_same_messages_at_its_own_times() -> None:
     assert found.numbers == [1, 2]
     assert found.basis == MESSAGES_ONLY
     assert found.warnings[0].startswith("fused messages only, fixed pattern: runs/x holds no gradients")
+    assert found.warnings[0].endswith("Horovod's fusion is off")
     # Between the two agreements before the message: at 39 and 40 ms for that of 40.5 ms.
-    assert found.enqueued == pytest.approx(np.array([[[0.0395, 0.0695], [0.0295, 0.0795]]] * 2))
-    assert found.seconds == pytest.approx(np.full((2, 2), 0.1))
+    assert found.enqueued.tolist() == [[[0.0395, 0.0695], [0.0295, 0.0795]]] * 2
+    assert found.seconds.tolist() == [[0.1, 0.1]] * 2
+    for rank in found.ranks:
+        assert [step.number for step in rank.recording.steps] == list(rank.steps) == [1, 2]
 
 
 def test_under_horovod_a_rank_computes_until_the_last_message_is_enqueued() -> None:
     step = schedule(recording(STEPS, STEPS)).ranks[0].steps[1]
     assert (step.positions.tolist(), step.handles.tolist()) == ([2], [2])
-    assert step.begins == pytest.approx([0.0695])
-    assert step.ends == pytest.approx([0.0805])
+    assert (step.begins.tolist(), step.ends.tolist()) == ([0.0695], [0.0805])
     assert step.blocked == pytest.approx([0.011])
 
 
+@pytest.mark.parametrize(
+    ("messages", "begins"), [([(10.5, 60, 100)], 0.0095), ([(10.5, 60, 100), (20.5, 40, 100), (30.5, 20, 100)], 0.0295)]
+)
+def test_under_horovod_a_rank_waits_once_for_any_number_of_messages(messages: list[Message], begins: float) -> None:
+    """The wait begins with the last message, and ends with the one that ends last."""
+    step = schedule(recording([[], messages], [[], messages])).ranks[0].steps[1]
+    assert (step.positions.tolist(), step.handles.tolist()) == ([len(messages)], [len(messages)])
+    assert (step.begins.tolist(), step.ends.tolist()) == ([begins], [0.0705])
+
+
 def test_without_agreements_a_rank_waits_for_each_message() -> None:
-    found = schedule(recording(STEPS, STEPS, bitwise=False))
+    found = schedule(recording(STEPS, STEPS, agreements=()))
     step = found.ranks[1].steps[1]
     assert (step.positions.tolist(), step.handles.tolist()) == ([1, 2], [1, 1])
-    assert step.enqueued == pytest.approx([0.0405, 0.0705])
+    assert step.handles.dtype == np.int64
+    assert times(step)[:3] == ([0.0405, 0.0705], [0.0405, 0.0705], [0.0605, 0.0805])
     assert step.blocked == pytest.approx([0.02, 0.01])
+
+
+def test_without_agreements_a_rank_waits_only_for_the_last_part_of_a_recorded_message() -> None:
+    """Steps 1 and 2 send 300 and 700 bytes apart, step 3 together."""
+    apart: list[Message] = [(10, 5, 300), (20, 5, 700)]
+    step = alone([], apart, apart, [(40, 20, 1000)]).ranks[0].steps[3]
+    assert times(step) == ([0.04, 0.04], [0.04, 0.04], [0.04, 0.06], [0, pytest.approx(0.02)])
+
+
+def test_the_data_was_ready_between_the_last_two_agreements() -> None:
+    """Until there are two, it was ready when the rank called the all-reduce."""
+    messages: list[Message] = [(5, 1, 100), (10, 1, 200), (25, 1, 300), (30, 1, 400), (55, 1, 500)]
+    found = alone([], messages, agreements=[110, 130, 150])
+    # The one at 30 ms starts at the moment of an agreement.
+    assert found.enqueued.tolist() == [[[0.005, 0.01, 0.025, 0.02, 0.04]]]
+
+
+def test_one_agreement_shows_that_horovod_sent_the_messages() -> None:
+    step = alone([], [(5, 1, 100), (25, 1, 200)], agreements=[10]).ranks[0].steps[1]
+    assert (step.positions.tolist(), step.handles.tolist()) == ([2], [2])
+    assert step.enqueued.tolist() == [0.005, 0.025]
+
+
+def test_data_that_was_ready_before_a_step_is_ready_at_its_start() -> None:
+    assert alone([], [(0.5, 1, 100)], agreements=[98, 99, 100]).enqueued.tolist() == [[[0]]]
 
 
 def test_steps_with_other_bytes_are_left_out() -> None:
@@ -99,11 +151,60 @@ def test_steps_with_other_bytes_are_left_out() -> None:
     assert (found.numbers, found.left_out) == ([1, 2, 4], 1)
 
 
+def test_messages_before_the_first_mark_and_after_the_last_one_are_in_no_step() -> None:
+    small: list[Message] = [(10, 1, 600)]
+    large: list[Message] = [(10, 1, 700)]
+    made = recording([large, small, large, small, small, large], agreements=())
+    made = replace(made, steps={0: made.steps[0][1:-1]})
+    found = schedule(made, RECORD.model_copy(update={"np": 1}))
+    assert (found.numbers, found.left_out) == ([2, 3], 1)
+
+
+def test_a_message_at_a_mark_belongs_to_the_step_that_begins() -> None:
+    at_mark: list[Message] = [(0, 1, 600)]
+    found = alone(at_mark, at_mark, at_mark)
+    assert (found.numbers, found.enqueued.tolist()) == ([1, 2], [[[0], [0]]])
+
+
+def test_each_rank_has_its_own_marks() -> None:
+    """Rank 1 enters its steps 60 ms later, and sends 5 ms after that."""
+    early: list[list[Message]] = [[(55, 1, 600)]] * 3
+    late: list[list[Message]] = [[(65, 1, 600)]] * 3
+    made = recording(early, late, agreements=())
+    found = schedule(replace(made, steps={0: made.steps[0], 1: made.steps[1] + 60 * MS}))
+    assert found.numbers == [1, 2]
+    assert found.enqueued.tolist() == [[[0.055]] * 2, [[0.005]] * 2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "pattern"),
+    [
+        ([[100, 300, 600], [1000], [400, 600]], [400, 600]),
+        ([[400, 600], [1000]], [1000]),  # the smaller one of two medians
+        ([[300, 700], [400, 600], [400, 600]], [400, 600]),
+    ],
+)
+def test_the_pattern_is_the_most_common_one_of_the_median_length(steps: list[list[int]], pattern: list[int]) -> None:
+    made: list[list[Message]] = [[(10 * (place + 1), 1, size) for place, size in enumerate(sizes)] for sizes in steps]
+    assert [tensor.bytes for tensor in alone([], *made).tensors] == pattern
+
+
+def test_messages_are_described_as_tensors() -> None:
+    found = alone([], [(10, 1, 8), (20, 1, 10)])
+    assert found.tensors == [
+        GradientTensor(name="message.0", dtype="float32", bytes=8, group=None, process_set=0, device="cpu"),
+        GradientTensor(name="message.1", dtype="uint8", bytes=10, group=None, process_set=0, device="cpu"),
+    ]
+
+
 def test_fusion_is_off_and_other_settings_are_kept() -> None:
     environment = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "1024", "PATH": "/bin"}
     found = schedule(recording(STEPS, STEPS), RECORD.model_copy(update={"rank_environment": environment}))
-    settings = found.ranks[0].recording.header.settings
-    assert settings == {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    settings = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    assert [rank.recording.header for rank in found.ranks] == [
+        Header(version=VERSION, rank=rank, size=2, local_size=1, horovod=None, torch=None, settings=settings)
+        for rank in range(2)
+    ]
 
 
 def test_messages_between_fewer_ranks_are_ignored() -> None:
@@ -111,6 +212,11 @@ def test_messages_between_fewer_ranks_are_ignored() -> None:
     sizes = np.where(made.load().bytes == 300, 1, 2).astype(np.int32)
     found = schedule(replace(made, events=replace(made.load(), communicator_size=sizes)))
     assert [tensor.bytes for tensor in found.tensors] == [700]
+
+
+def test_messages_without_bytes_are_ignored() -> None:
+    found = alone([], [(10, 1, 600), (20, 1, 0)])
+    assert [tensor.bytes for tensor in found.tensors] == [600]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +238,19 @@ def test_messages_of_another_profiler_are_refused() -> None:
         schedule(replace(recording(STEPS, STEPS), source="nccl"))
 
 
+def test_messages_that_were_only_counted_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"calls were only counted .*Use `hvscale profile --gradients`"):
+        schedule(replace(recording(STEPS, STEPS), has_calls=False))
+
+
+def test_a_job_without_any_all_reduce_is_refused() -> None:
+    made = recording(STEPS, STEPS)
+    with pytest.raises(RequestError, match="contain no all-reduce"):
+        schedule(replace(made, events=replace(made.load(), operations=("broadcast", "barrier"))))
+
+
 def test_unknown_steps_are_refused() -> None:
-    with pytest.raises(RequestError, match="steps are unknown"):
+    with pytest.raises(RequestError, match="cannot replace them: their steps are unknown"):
         message_schedule("runs/x", RECORD, recording(STEPS, STEPS), None)
 
 

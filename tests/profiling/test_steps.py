@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.events import Events, Recording, no_events
 from tests.profiling.conftest import MakeRun
 from tests.profiling.test_compare import NP, START_NS, STEPS, recorded
@@ -61,6 +61,83 @@ def test_without_a_period_throughput_counts_bytes() -> None:
     sizes = noise.integers(1, 1 << 20, 400).tolist()
     assert find_bytes_per_step(periodic_recording(starts, sizes)) == (None, "MiB/s")
     assert find_bytes_per_step(None) == (None, "MiB/s")
+
+
+def test_messages_in_the_first_tenth_belong_to_no_step() -> None:
+    """Of 80 s, 8 are the start-up."""
+    start_up = [*range(8), 7.95]
+    starts, sizes = [*start_up, *range(8, 81)], [*[1000] * len(start_up), *[64] * 73]
+    assert find_bytes_per_step(periodic_recording(starts, sizes)) == (64, "steps/s")
+
+
+def test_small_messages_between_large_ones_are_no_steps() -> None:
+    starts = [0.5 * number for number in range(101)]
+    share, _ = find_bytes_per_step(periodic_recording(starts, [1000, 1] * 50 + [1000]))
+    assert share == pytest.approx(1001, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("steps", "messages", "distance"), [(400, 10, 0.05), (400, 20, 0.04), (60, 40, 0.02), (60, 8, 0.05)]
+)
+def test_messages_at_equal_distances_within_a_step_are_no_steps(steps: int, messages: int, distance: float) -> None:
+    starts = [step + distance * place for step in range(steps) for place in range(messages)]
+    share, _ = find_bytes_per_step(periodic_recording(starts, [100] * len(starts)))
+    assert share == pytest.approx(100 * messages, rel=5e-3)
+
+
+@pytest.mark.parametrize("steps", [12, 20, 60])
+def test_a_step_may_be_one_message(steps: int) -> None:
+    assert find_bytes_per_step(periodic_recording(list(range(steps)), [100] * steps)) == (100, "steps/s")
+
+
+def test_a_period_may_take_almost_half_of_the_time() -> None:
+    """Three steps are left after the first tenth, of 2.004 s."""
+    starts = [step + 0.001 * place for step in range(4) for place in range(5)]
+    assert find_bytes_per_step(periodic_recording(starts, [100] * len(starts))) == (500, "steps/s")
+
+
+@pytest.mark.parametrize(("messages", "unit"), [(9, "MiB/s"), (10, "steps/s")])
+def test_a_period_needs_ten_messages(messages: int, unit: str) -> None:
+    starts = [0.0, 0.0, *map(float, range(1, messages - 1))]
+    assert find_bytes_per_step(periodic_recording(starts, [64] * messages))[1] == unit
+
+
+def test_messages_at_one_moment_have_no_period() -> None:
+    assert find_bytes_per_step(periodic_recording([1.0] * 10, [64] * 10)) == (None, "MiB/s")
+
+
+def ends(seconds: list[float]) -> list[int]:
+    return [round(1e9 * one) + 1_000_000 for one in seconds]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_step", "used", "last_messages"),
+    [
+        (300, 300, [2, 5, 8, 11]),
+        (250, 250, [2, 4, 7, 9]),  # the rest is no whole step
+        (None, 100, list(range(12))),
+        (1200, 1200, [11]),
+        (1201, 1201, []),
+        (100 / 3, 100 / 3, [message for message in range(12) for _ in range(3)]),
+    ],
+)
+def test_steps_end_with_the_message_that_completes_their_bytes(
+    bytes_per_step: float | None, used: float, last_messages: list[float]
+) -> None:
+    made = periodic_recording(list(range(12)), [100] * 12)
+    found, times = split_by_bytes(made, bytes_per_step)
+    assert (found, times.tolist()) == (used, ends(last_messages))
+
+
+def test_messages_of_different_sizes_are_split_by_their_mean() -> None:
+    found, times = split_by_bytes(periodic_recording(list(range(10)), [50, 150] * 5), None)
+    assert (found, times.tolist()) == (100, ends([1, 1, 3, 3, 5, 5, 7, 7, 9, 9]))
+
+
+@pytest.mark.parametrize(("bytes_per_step", "used"), [(300, 300), (None, 0)])
+def test_fewer_than_ten_messages_are_not_split(bytes_per_step: float | None, used: float) -> None:
+    found, times = split_by_bytes(periodic_recording(list(range(9)), [100] * 9), bytes_per_step)
+    assert (found, times.tolist()) == (used, [])
 
 
 def test_steps_are_found_on_the_clock_of_the_messages() -> None:

@@ -62,7 +62,7 @@ class DurationHistogram(Durations):
     def of(cls, durations: NDArray[np.int64]) -> Self:
         classes = durations.astype(np.float64).view(np.int64) >> SHIFT
         np.maximum(classes, FIRST_CLASS - 1, out=classes)  # 0 ns has a class of its own
-        first = int(classes.min(initial=1 << 62))
+        first = int(classes.min())
         return cls(first, np.bincount(classes - first), _percentiles(durations))
 
     def with_(self, other: Self) -> Self:

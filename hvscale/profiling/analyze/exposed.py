@@ -163,7 +163,8 @@ class _RankExposure:
     def __init__(self, edges_ns: NDArray[np.int64], marking_thread: NDArray[np.int64]) -> None:
         self._edges, self._marking_thread = edges_ns, marking_thread
         self._threads = np.unique(marking_thread).tolist()
-        self._waiting = np.empty((3, 0), np.int64)  # start, end and thread of calls that may not be sorted yet
+        # Start, end and thread of calls by their start, before which others may come.
+        self._waiting = np.empty((3, 0), np.int64)
         self._until: dict[int | None, int] = {}  # by thread, None for all: the end of what is already counted
 
     def cover(self, calls: NDArray[np.int64]) -> _Covered:
@@ -174,8 +175,8 @@ class _RankExposure:
         return self._cover(both[:, :ready])
 
     def finish(self) -> _Covered:
-        ready, self._waiting = self._waiting, self._waiting[:, :0]
-        return self._cover(ready[:, np.argsort(ready[0], kind="stable")])
+        """The rest, once all calls were given to `cover`."""
+        return self._cover(self._waiting)
 
     def _cover(self, calls: NDArray[np.int64]) -> _Covered:
         start, end, thread = calls

@@ -26,6 +26,8 @@ POINTS = 1 << 16
 MIN_AUTOCORRELATION = 0.2
 MIN_MESSAGES = 10
 NEAR_BEST = 0.8  # of the best autocorrelation: the shortest such lag is the period, longer ones are its multiples
+NEIGHBOURS = 1.5  # times a lag: up to here a better peak is the same period's
+MAX_VARIATION = 0.3  # of the bytes sent in each period: standard deviation / mean
 
 
 @dataclass(frozen=True)
@@ -191,18 +193,39 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     # Not corrected for the fewer pairs at longer lags: of equal peaks, the shortest lag is wanted.
     autocorrelation /= autocorrelation[0]
     first_negative = int(np.argmax(autocorrelation < 0)) if (autocorrelation < 0).any() else len(autocorrelation)
-    peaks = [
-        lag
+    peaks = {
+        lag: autocorrelation[lag]
         for lag in range(max(first_negative, 1), len(autocorrelation) - 1)
         if autocorrelation[lag - 1] < autocorrelation[lag] >= autocorrelation[lag + 1]
         and autocorrelation[lag] > MIN_AUTOCORRELATION
-    ]
+    }
     if not peaks:
         return None, "MiB/s"
-    best = max(autocorrelation[lag] for lag in peaks)
-    lag = next(lag for lag in peaks if autocorrelation[lag] >= NEAR_BEST * best)
-    period = lag * (edges[1] - edges[0])
-    return float(size.sum() / (times[-1] - times[0]) * period), "steps/s"
+    best = max(peaks, key=peaks.__getitem__)
+    # The sent bytes of each period, by its lag.
+    candidates = {
+        lag: _bytes_by_period(times, size, lag * (edges[1] - edges[0]))
+        for lag in peaks
+        if lag < NEIGHBOURS * best and peaks[lag] >= NEAR_BEST * peaks[best]
+    }
+    lag = next((lag for lag, sent in candidates.items() if lag <= best and _are_steps(sent)), best)
+    # Messages at equal distances have peaks one distance away from the step's.
+    lag = max((one for one in candidates if lag <= one < NEIGHBOURS * lag), key=peaks.__getitem__)
+    return float(candidates[lag].mean()), "steps/s"
+
+
+def _bytes_by_period(times: NDArray[np.float64], size: NDArray[np.int64], period: float) -> NDArray[np.float64]:
+    """The bytes sent in each whole period, at least one, from the first one's longest pause on."""
+    pauses = np.diff(times)[times[:-1] < period]
+    longest = int(np.argmax(pauses))
+    begin = times[longest] + pauses[longest] / 2
+    periods = max(int((times[-1] - begin) / period), 1)
+    return np.histogram(times, periods, (begin, begin + periods * period), weights=size.astype(np.float64))[0]
+
+
+def _are_steps(sent: NDArray[np.float64]) -> bool:
+    """Whether periods send about the same; those of single messages in a step are often empty."""
+    return bool(sent.std() < MAX_VARIATION * sent.mean())
 
 
 def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[float, NDArray[np.int64]]:

@@ -200,7 +200,8 @@ def find_wrong_clocks(
         others[late_rank].add(rank)
     wrong = []
     while any(others.values()):  # the rank that disagrees with the most others is wrong
-        worst = max(sorted(others), key=lambda rank: len(others[rank]))
+        # Of equals the highest: rank 0's clock is the reference of all.
+        worst = max(others, key=lambda rank: (len(others[rank]), rank))
         for other in others.pop(worst):
             others[other].discard(worst)
         wrong.append(worst)
