@@ -132,6 +132,20 @@ def test_a_choice_with_wrong_results_is_never_used() -> None:
     assert ranges(found.table.rule) == [(1, None, "library")]
 
 
+def test_a_choice_that_was_wrong_at_one_size_is_not_used_at_others() -> None:
+    """Other choices are, and so is the library where its own results are right."""
+    sizes = (KIB, 4 * KIB, 16 * KIB)
+    library = [point(size, LIBRARY, 1.0, wrong=3 if size == 4 * KIB else 0) for size in sizes]
+    chain = [point(size, CHAIN, 0.1, wrong=5 if size == 4 * KIB else 0) for size in sizes]
+    assert ranges(decide(measured(*library, *chain)).table.rule) == [(1, None, "library")]
+    tree = [point(size, TREE, 0.5) for size in sizes]
+    assert ranges(decide(measured(*library, *chain, *tree)).table.rule) == [(KIB, None, "k-nomial")]
+    wrong_limit = point(KIB, CHAIN, 0.1, eager_limit_bytes=MIB, wrong=1)
+    assert ranges(decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.1), wrong_limit)).table.rule) == [
+        (1, None, "library")
+    ]
+
+
 def test_samples_of_the_same_choice_are_pooled() -> None:
     twice = decide(measured(point(KIB, LIBRARY, 1.0), point(KIB, CHAIN, 0.5), point(KIB, CHAIN, 1.5)))
     assert ranges(twice.table.rule) == [(1, None, "library")]

@@ -36,8 +36,11 @@ class CriticalPath:
 
 
 def pipelined(fill_messages: float, sends: float, total: float, chunk: float) -> CriticalPath:
-    """A pipeline of chunks, each sent `sends` times; the last arrives `fill_messages` later."""
-    chunks = max(total / chunk, 1)
+    """A pipeline of chunks, each sent `sends` times; the last arrives `fill_messages` later.
+
+    `chunk`: at most `total`.
+    """
+    chunks = total / chunk
     messages = fill_messages + sends * chunks
     return CriticalPath(messages, messages * total / chunks)
 

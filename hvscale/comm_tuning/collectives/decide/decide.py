@@ -86,7 +86,7 @@ def decide(measurements: Measurements) -> Decision:
 
     Raises RequestError without measurements of the library with nothing set, the baseline.
     """
-    points = [point for point in measurements.points if not point.wrong]
+    points = trusted(measurements.points)
     base = {case: at_sizes(series, LIBRARY) for case, series in by_case(points, None).items()}
     base = {case: sizes for case, sizes in base.items() if sizes}
     if not base:
@@ -117,6 +117,20 @@ def decide(measurements: Measurements) -> Decision:
         ],
         rows=rows,
     )
+
+
+def trusted(points: Iterable[Point]) -> list[Point]:
+    """The points without wrong results, and without choices that had any for the same operation.
+
+    The library's own choice is left out only where it was wrong: there is no other to fall back on.
+    """
+    points = list(points)
+    wrong = {(point.operation, point.choice) for point in points if point.wrong}
+    return [
+        point
+        for point in points
+        if not point.wrong and (point.choice == LIBRARY or (point.operation, point.choice) not in wrong)
+    ]
 
 
 def eager_limits(points: Iterable[Point]) -> list[int | None]:
@@ -163,7 +177,7 @@ def proven(times: AtSize) -> list[AlgorithmChoice]:
 
 
 def best_of(times: AtSize) -> AlgorithmChoice:
-    return min(proven(times), key=lambda choice: (times[choice].median, choice != LIBRARY, choice.order))
+    return min(proven(times), key=lambda choice: (times[choice].median, choice.order))
 
 
 def good_enough(times: AtSize) -> list[AlgorithmChoice]:

@@ -64,7 +64,7 @@ class AlgorithmChoice(BaseModel):
         return tuple((value is not None, value if isinstance(value, int) else 0, str(value)) for value in values)
 
     def fields(self) -> dict[str, int | str]:
-        return self.model_dump(exclude_none=True)
+        return self.model_dump()
 
     def __str__(self) -> str:
         """Such as `chain chunk_bytes=32768 depth=8` or `library's ring segment_bytes=65536`."""
@@ -91,7 +91,7 @@ class Point(BaseModel):
 
     `bytes`: of the message; for all-gather and gather, of all ranks together, as in `hvscale
     bench`. `seconds`: samples of the slowest rank. `wrong`: wrong elements; a choice with any is
-    never used. `starts`: the number of starts that the samples come from.
+    never used for the operation. `starts`: the number of starts that the samples come from.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,0 +1,80 @@
+"""Measurements of collectives: the names of choices, times and their file."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from hvscale.comm_tuning.collectives.decide.measurements import (
+    LIBRARY,
+    AlgorithmChoice,
+    Measurements,
+    Point,
+    Time,
+    read_measurements,
+)
+from hvscale.core.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (LIBRARY, "library"),
+        (AlgorithmChoice(algorithm="chain", chunk_bytes=32768, depth=8), "chain chunk_bytes=32768 depth=8"),
+        (
+            AlgorithmChoice(library_algorithm="ring", segment_bytes=65536),
+            "library's ring segment_bytes=65536",
+        ),
+    ],
+)
+def test_a_choice_is_named_by_its_algorithm_and_fields(choice: AlgorithmChoice, words: str) -> None:
+    assert str(choice) == words
+
+
+def test_a_time_is_the_median_with_the_interval_of_the_geometric_mean() -> None:
+    """The logarithms of 1 and 4 are log 2 from that of 2, and Student's t for two is 12.7062."""
+    assert Time.of([7]) == Time(7, 0, math.inf)
+    found = Time.of([4, 1])
+    assert found.median == 2.5
+    assert found.low == pytest.approx(2 * 2**-12.7062, rel=1e-4)
+    assert found.high == pytest.approx(2 * 2**12.7062, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"), [(Time(5, 3, 6), True), (Time(5, 3.1, 6), False), (Time(2, 0, math.inf), True)]
+)
+def test_intervals_that_touch_overlap(other: Time, expected: bool) -> None:
+    one = Time(2, 1, 3)
+    assert one.overlaps(other) == other.overlaps(one) == expected
+
+
+def test_the_file_holds_one_line_per_value_and_nothing_that_is_not_set(tmp_path: Path) -> None:
+    point = Point(operation="broadcast", np=4, ranks_per_node=2, bytes=1024, seconds=[0.5])
+    Measurements(mpi="openmpi", library="Open MPI 5", points=[point]).write(tmp_path / "points.json")
+    written = {
+        "schema": "hvscale/collective-measurements/1",
+        "mpi": "openmpi",
+        "library": "Open MPI 5",
+        "points": [
+            {
+                "operation": "broadcast",
+                "np": 4,
+                "ranks_per_node": 2,
+                "bytes": 1024,
+                "choice": {"algorithm": "library"},
+                "seconds": [0.5],
+                "wrong": 0,
+                "starts": 1,
+            }
+        ],
+    }
+    assert (tmp_path / "points.json").read_text() == json.dumps(written, indent=1) + "\n"
+
+
+def test_the_error_for_an_unreadable_file_says_which_and_why(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"missing\.json: No such file"):
+        read_measurements(tmp_path / "missing.json")
+    (tmp_path / "damaged.json").write_text("{")
+    with pytest.raises(RequestError, match=r"damaged\.json is not .* measurements: Invalid JSON"):
+        read_measurements(tmp_path / "damaged.json")
