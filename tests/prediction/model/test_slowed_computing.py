@@ -5,8 +5,14 @@ import pytest
 
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
-from hvscale.prediction.model.slowed_computing import MAX_LOST_SPEED, Computing, RecordedComputing, lost_speed
-from tests.prediction.model.jobs import SimpleCosts, regular_job
+from hvscale.prediction.model.slowed_computing import (
+    MAX_LOST_SPEED,
+    Computing,
+    RecordedComputing,
+    lost_speed,
+    stretched,
+)
+from tests.prediction.model.jobs import SimpleCosts, make_job, regular_job
 
 MB = 1_000_000
 # Five gradients, one each 10 ms, and 10 ms of computing after the last one.
@@ -22,6 +28,12 @@ def recordings(*pairs: tuple[float, float]) -> list[RecordedComputing]:
 def test_the_slope_is_the_lost_share_of_speed() -> None:
     assert lost_speed(recordings((1.0, 0.0), (1.1, 0.2), (1.2, 0.4))) == pytest.approx(0.5)
     assert lost_speed(recordings((1.0, 0.0), (2.0, 0.5))) == MAX_LOST_SPEED
+
+
+def test_what_is_too_little_to_show_a_slow_down_is_a_share_of_the_computing() -> None:
+    """40 ms of hidden messages say nothing for steps of 1 s, and much for steps of 100 ms."""
+    assert lost_speed(recordings((1.0, 0.0), (1.0, 0.04))) is None
+    assert lost_speed(recordings((0.10, 0.0), (0.12, 0.04))) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("pairs", [((1.0, 0.3),), ((1.0, 0.30), (1.2, 0.31))])
@@ -63,3 +75,24 @@ def test_without_its_own_messages_a_recorded_job_is_faster() -> None:
 
 def test_a_rank_alone_is_not_slowed() -> None:
     assert Computing(JOB, 0.5).at(SETTINGS, COSTS, 1) is JOB
+
+
+def test_two_ranks_are_slowed_by_the_messages_that_they_hide() -> None:
+    """Four of five messages of 5 ms are hidden: half of their time is lost."""
+    eager = HorovodSettings(cycle_seconds=0, fusion_bytes=64 * MB)
+    slowed = Computing(JOB, 0.5).at(eager, COSTS, 2)
+    assert slowed.compute_seconds == pytest.approx(JOB.compute_seconds + 0.010)
+
+
+def test_each_step_of_each_rank_is_stretched_from_its_own_first_gradient() -> None:
+    """The steps take 2, 2, 4 and 2 s after their first gradients: 2.5 s more double them."""
+    job = make_job(np.array([[[3.0, 1.0], [2.0, 4.0]], [[1.0, 5.0], [0.0, 2.0]]]), [8, 8])
+    assert stretched(job, 2.5).ready.tolist() == [[[5, 1], [2, 6]], [[1, 9], [0, 4]]]
+    assert stretched(job, -1.25).ready.tolist() == [[[2, 1], [2, 3]], [[1, 3], [0, 1]]]
+    # At least a tenth remains.
+    assert np.allclose(stretched(job, -2.5).ready, [[[1.2, 1], [2, 2.2]], [[1, 1.4], [0, 0.2]]])
+
+
+def test_a_job_with_one_gradient_has_no_time_to_stretch() -> None:
+    job = regular_job([MB])
+    assert stretched(job, 1.0) is job

@@ -1,0 +1,160 @@
+"""The costs of messages by the formula, for parameters in round numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hvscale.core.errors import RequestError
+from hvscale.prediction.model.costs import Burst
+from hvscale.prediction.model.measured_costs import ALGORITHMS, Formula, Handling, MeasuredCosts, factor
+
+# On four ranks, a ring sends 6 messages and 1.5 times all bytes one after the other.
+FORMULA = Formula(
+    algorithm="ring",
+    start_seconds=1e-3,
+    copy_seconds_per_byte=4e-9,
+    seconds_per_byte=1e-8,
+    crowding_exponent=2.0,
+)
+MB = np.array([1e6])
+# Four ranks on two cores.
+COSTS = MeasuredCosts(
+    formula=FORMULA,
+    covariance=np.zeros((4, 4)),
+    agreement_start_seconds=1e-3,
+    agreement_exponent=2.0,
+    factors=((1e4, 1.0), (1e8, 3.0)),
+    burst=Burst(5e5, 1e8),
+    largest_np=4,
+    description="a test",
+    cores=2,
+    handling=Handling(1e-3, 1e-9),
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "np_", "expected"),
+    [
+        ("ring", 2, (2, 1)),
+        ("ring", 4, (6, 1.5)),
+        ("ring", 5, (8, 1.6)),
+        ("halving and doubling", 2, (2, 1)),
+        ("halving and doubling", 8, (6, 1.75)),
+        ("halving and doubling", 5, (6, 3.5)),
+        ("recursive doubling", 2, (1, 1)),
+        ("recursive doubling", 8, (3, 3)),
+        ("recursive doubling", 5, (4, 4)),
+    ],
+)
+def test_what_a_rank_sends_one_after_the_other(algorithm: str, np_: int, expected: tuple[float, float]) -> None:
+    """The messages, and their bytes per byte of the result."""
+    assert ALGORITHMS[algorithm](np_) == expected
+
+
+def test_ranks_with_cores_of_their_own_do_not_wait_for_each_other() -> None:
+    """6 starts of 1 ms and 1.5 MB copied in 6 ms, beside 1.5 MB, or 0.5 MB, on the link."""
+    for ranks_per_core in (0.25, 1):
+        assert FORMULA.seconds(MB, 4, ranks_per_core) == pytest.approx(np.hypot(0.015, 0.012))
+        assert FORMULA.seconds(MB, 4, ranks_per_core, burst=1e6) == pytest.approx(0.013)
+        assert FORMULA.seconds(MB, 4, ranks_per_core, burst=2e6) == pytest.approx(0.012)
+    on_link = replace(FORMULA, start_seconds=0.0, copy_seconds_per_byte=0.0)
+    assert on_link.seconds(MB, 4, 1, burst=1.5e6) == 0
+
+
+def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_four_times_as_long() -> None:
+    """24 ms of waiting, 12 ms of copies and 15 ms on the link: 36 and 15 are the sides of 39."""
+    assert FORMULA.seconds(MB, 4, 2) == pytest.approx(0.039)
+    within_a_node = replace(FORMULA, seconds_per_byte=0.0, copies_wait=True)
+    assert within_a_node.seconds(MB, 4, 2) == pytest.approx(0.024 + 0.024)
+
+
+def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and_after_it() -> None:
+    """The factor of 1 MB is halfway from 1 to 3. Two ranks a core handle it for 2 ms each."""
+    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * 0.039 + 2 * 0.002)
+    assert COSTS.message_seconds(MB, 4) == COSTS.message_seconds(MB, 4, 0.0)
+    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * 0.036 + 2 * 0.002)
+    own_cores = replace(COSTS, cores=None)
+    assert own_cores.message_seconds(MB, 4, 1e6) == pytest.approx(2 * 0.013 + 2 * 0.001)
+    assert replace(COSTS, cores=8).message_seconds(MB, 4, 1e6) == pytest.approx(2 * 0.013 + 2 * 0.001)
+
+
+def test_agreements_and_copies_take_longer_where_ranks_share_cores() -> None:
+    """Six ranks on two cores: three rounds, and crowding 3."""
+    assert COSTS.agreement_seconds(6) == pytest.approx(3 * 9 * 1e-3)
+    assert replace(COSTS, cores=None).agreement_seconds(6) == pytest.approx(3e-3)
+    assert COSTS.copy_seconds(MB, 6) == pytest.approx(2 * 3 * 1e-3)
+    assert replace(COSTS, cores=None).copy_seconds(MB, 6) == pytest.approx(2e-3)
+    assert COSTS.agreement_seconds(2) == pytest.approx(1e-3)
+
+
+def test_a_node_sends_the_bytes_of_the_algorithm() -> None:
+    assert COSTS.sent_bytes(MB, 4) == pytest.approx(1.5e6)
+    assert COSTS.sent_bytes(MB, 2) == pytest.approx(1e6)
+
+
+def test_factors_are_interpolated_by_the_logarithm_of_the_bytes() -> None:
+    sizes = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
+    assert factor(((1.0, 0.5), (100.0, 1.5)), sizes) == pytest.approx([0.5, 0.5, 1, 1.5, 1.5])
+
+
+def test_a_faster_link_sends_bytes_in_less_time() -> None:
+    """Ten times as fast; the start and the copies stay, and so do the bytes that pass at once."""
+    faster = COSTS.with_link(1e9)
+    assert faster.formula.seconds_per_byte == pytest.approx(1e-9)
+    assert replace(faster.formula, seconds_per_byte=1e-8) == FORMULA
+    assert faster.burst == Burst(5e5, 1e9)
+    assert replace(faster, formula=COSTS.formula, burst=COSTS.burst) == COSTS
+
+
+def test_runs_without_a_limited_link_do_not_show_another_link() -> None:
+    with pytest.raises(RequestError, match=r"^the runs were measured without a limited link"):
+        replace(COSTS, burst=None).with_link(1e9)
+
+
+@pytest.mark.parametrize("parameter", range(4))
+def test_each_parameter_is_drawn_with_its_own_spread(parameter: int) -> None:
+    """The first two by their logarithms, the link's time as a share, the exponent as it is."""
+    covariance = np.zeros((4, 4))
+    covariance[parameter, parameter] = 0.01
+    drawn = replace(COSTS, covariance=covariance).perturbed(4000).formula
+    columns = [
+        np.log(np.array(drawn.start_seconds) / 1e-3),
+        np.log(np.array(drawn.copy_seconds_per_byte) / 4e-9),
+        np.array(drawn.seconds_per_byte) / 1e-8 - 1,
+        np.array(drawn.crowding_exponent) - 2,
+    ]
+    for number, column in enumerate(columns):
+        assert column.shape == (4000,)
+        assert column.mean() == pytest.approx(0, abs=0.01)
+        assert column.std() == pytest.approx(0.1 if number == parameter else 0, abs=0.01)
+
+
+def test_parameters_that_depend_on_each_other_are_drawn_together() -> None:
+    """All correlations are 0.5."""
+    covariance = 0.005 * (np.ones((4, 4)) + np.eye(4))
+    drawn = replace(COSTS, covariance=covariance).perturbed(4000).formula
+    columns = [drawn.start_seconds, drawn.copy_seconds_per_byte, drawn.seconds_per_byte, drawn.crowding_exponent]
+    parameters = np.array(columns)
+    parameters[:3] = np.log(parameters[:3])
+    found = np.corrcoef(parameters)
+    assert found == pytest.approx((np.ones((4, 4)) + np.eye(4)) / 2, abs=0.05)
+
+
+def test_drawn_parameters_stay_possible() -> None:
+    """A link is at most twice as fast as measured, and crowding never makes messages faster."""
+    covariance = np.diag([0.0, 0.0, 4.0, 4.0])
+    formula = replace(FORMULA, copies_wait=True)
+    drawn = replace(COSTS, covariance=covariance, formula=formula).perturbed(1000)
+    assert np.min(drawn.formula.seconds_per_byte) == pytest.approx(0.5e-8)
+    assert np.min(drawn.formula.crowding_exponent) == 0
+    assert drawn.formula.algorithm == "ring"
+    assert drawn.formula.copies_wait
+    assert replace(drawn, formula=formula).message_seconds(MB, 4) == pytest.approx(2 * np.hypot(0.015, 0.048) + 0.004)
+
+
+def test_the_same_seed_draws_the_same_parameters() -> None:
+    costs = replace(COSTS, covariance=np.eye(4) / 100)
+    first, again, other = (np.array(costs.perturbed(5, seed).formula.start_seconds) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).all()
