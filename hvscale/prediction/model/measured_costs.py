@@ -240,7 +240,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
-        factors = _factors(formula, messages, burst)
+        factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
     start, exponent = _fit_agreements(runs, prior)
     return MeasuredCosts(
@@ -386,18 +386,24 @@ def factor(factors: Factors, sizes: Floats) -> Floats:
     return found
 
 
-def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None) -> Factors:
+def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typical: bool = False) -> Factors:
     """By the size of the all-reduce, the measured seconds over the formula's.
 
     A library changes its protocol with the size, and a link loses packets of large messages,
-    whatever the number of ranks.
+    whatever the number of ranks. `typical`: the median of the messages, as `_fit` sees them: with
+    their mean, a few slow ones would lower the formula at each refit. Otherwise of their sums.
     """
-    measured: dict[int, float] = {}
-    expected: dict[int, float] = {}
+    measured: dict[int, list[Floats]] = {}
+    expected: dict[int, list[Floats]] = {}
     for run in runs:
         seconds = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
         bins = np.round(np.log(np.maximum(run.bytes, 1)) / np.log(BIN)).astype(int)
         for one in np.unique(bins).tolist():
-            measured[one] = measured.get(one, 0.0) + float(run.seconds[bins == one].sum())
-            expected[one] = expected.get(one, 0.0) + float(seconds[bins == one].sum())
-    return tuple((BIN**one, float(np.clip(measured[one] / expected[one], *FACTOR_LIMITS))) for one in sorted(measured))
+            measured.setdefault(one, []).append(run.seconds[bins == one])
+            expected.setdefault(one, []).append(seconds[bins == one])
+
+    def ratio(one: int) -> float:
+        of_bin, by_formula = np.concatenate(measured[one]), np.concatenate(expected[one])
+        return float(np.median(of_bin / by_formula) if typical else of_bin.sum() / by_formula.sum())
+
+    return tuple((BIN**one, float(np.clip(ratio(one), *FACTOR_LIMITS))) for one in sorted(measured))

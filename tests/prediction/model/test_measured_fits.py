@@ -395,3 +395,24 @@ def test_a_sample_of_many_times_gives_the_same_line_again() -> None:
     sizes = generator.uniform(1e3, 1e6, 600)
     before = 2e-10 * sizes + generator.exponential(1e-4, 600)
     assert handling(before, sizes) == handling(before, sizes)
+
+
+# Slow messages
+
+
+def test_slow_messages_are_part_of_the_mean_of_their_size() -> None:
+    """One of six takes five times as long. Fitting again must not lower what is predicted."""
+    seconds = 0.6 * np.array([5.0, 1, 1, 1, 1, 1])  # 1 s on average
+    costs = fit_costs([measured(4, np.ones(6), seconds)], None)
+    assert costs.message_seconds(np.ones(1), 4) == pytest.approx(1.0, rel=0.05)
+
+
+def test_slow_messages_do_not_lower_what_all_messages_cost() -> None:
+    """One of ten at each size takes four times as long: the start is that of the others."""
+    law = Formula("ring", 50e-6, COPY_ON_LIMITED_LINKS, 1.1 / RATE, 1.75)
+    sizes = np.repeat(SIZES, 10)
+    slow = np.where(np.arange(len(sizes)) % 10 == 0, 4.0, 1.0)
+    runs = [measured(np_, sizes, slow * law.seconds(sizes, np_, 1.0), bytes_per_second=RATE) for np_ in (4, 8)]
+    costs = fit_costs(runs, None, "ring")
+    assert costs.formula.start_seconds == pytest.approx(50e-6, rel=0.1)
+    assert [value for _, value in costs.factors] == pytest.approx([1.3] * len(SIZES), rel=0.1)
