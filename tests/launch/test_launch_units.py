@@ -22,7 +22,7 @@ from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.rank_side import remote_start
-from hvscale.launch.supervision import init_marker
+from hvscale.launch.supervision import init_marker, programs
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
 
@@ -261,6 +261,19 @@ def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
         agent.stdin.flush()  # closing stdin would kill the program
         ignored = int(agent.stdout.read().split()[1], 16)
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
+
+
+def test_programs_whose_answer_is_lost_are_asked_once_more(tmp_path: Path) -> None:
+    """The first answers only when it runs again, the second never, the third fails."""
+    counting = (
+        "import pathlib, sys; f = pathlib.Path(sys.argv[1]); print('x' * f.exists(), end=''); f.open('a').write('+')"
+    )
+    silent, failing = "import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write('+')", "raise SystemExit(7)"
+    scripts = [counting, silent, failing]
+    words = [[sys.executable, "-c", script, str(tmp_path / str(number))] for number, script in enumerate(scripts)]
+    found = [(one.returncode, one.stdout) for one in programs.ask_all(words, 60) if one is not None]
+    assert found == [(0, "x"), (0, ""), (7, "")]
+    assert [(tmp_path / name).read_text() for name in "01"] == ["++", "++"]
 
 
 def fake_distribution(folder: Path, name: str) -> tuple[Path, Path]:

@@ -166,7 +166,7 @@ def test_a_search_tries_candidates_in_the_running_job(tmp_path: Path) -> None:
 
 
 # With the defaults, rank 1 is late.
-LATE = "time.sleep(0.05 if hvd.rank() and not hvd.mpi_ops.synchronize.__self__.switcher.current else 0)"
+LATE = "time.sleep(0.2 if hvd.rank() and not hvd.mpi_ops.synchronize.__self__.switcher.current else 0)"
 # Rank 0 waits once the search has settings that are faster.
 INTERRUPTED = f"""
     {LATE}

@@ -207,7 +207,7 @@ def agent(container: str) -> tuple[str, ...]:
 def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
     """What the ranks will find in each. Raises RequestError if this Python does not run there."""
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    results = programs.run_all(
+    results = programs.ask_all(
         [[*agent(container.name), *probe] for container in containers], programs.answer_seconds()
     )
     return [read_probe(one) for one in results]
@@ -222,7 +222,12 @@ def read_probe(result: "subprocess.CompletedProcess[str] | None") -> dict[str, A
             f"{sys.executable} does not run in the image ({message}): it needs the libraries of this machine's "
             "distribution, as in the image of `hvscale image build`"
         )
-    found: dict[str, Any] = json.loads(result.stdout)
+    try:
+        found: dict[str, Any] = json.loads(result.stdout)
+    except ValueError as error:
+        raise RequestError(
+            f"{sys.executable} ran in the image, but its answer was lost: start the job again when the machine is less busy"
+        ) from error
     here = ".".join(map(str, sys.version_info[:2]))
     if not found["python"].startswith(f"{here}."):
         raise RequestError(

@@ -134,7 +134,7 @@ def probe_nodes(job: str, nodes: list[str]) -> list[dict[str, Any]]:
     Raises RequestError, with srun's message, if nothing can be started there.
     """
     probe = [sys.executable, "-I", "-S", node_probe.__file__]
-    results = programs.run_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
+    results = programs.ask_all([[*agent(job, node), *probe] for node in nodes], programs.answer_seconds())
     return [read_probe(node, one) for node, one in zip(nodes, results, strict=True)]
 
 
@@ -146,7 +146,10 @@ def read_probe(node: str, result: "subprocess.CompletedProcess[str] | None") -> 
         )
     if result.returncode:
         raise RequestError(f"srun cannot start {sys.executable} on {node}: {message_of(result)}")
-    found: dict[str, Any] = json.loads(result.stdout)
+    try:
+        found: dict[str, Any] = json.loads(result.stdout)
+    except ValueError as error:
+        raise RequestError(f"{sys.executable} ran on {node}, but its answer was lost: start the job again") from error
     return found
 
 

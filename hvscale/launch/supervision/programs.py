@@ -128,6 +128,18 @@ def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subproces
         return [ended(process, files, deadline) for process, files in started]
 
 
+def ask_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
+    """`run_all` for programs that print: those that end well without output run once more.
+
+    On a busy machine, podman sometimes loses the output of a short program in a container.
+    """
+    found = run_all(commands, seconds)
+    silent = [number for number, one in enumerate(found) if one and one.returncode == 0 and not one.stdout.strip()]
+    for number, again in zip(silent, run_all([commands[number] for number in silent], seconds), strict=True):
+        found[number] = again
+    return found
+
+
 def ended(
     process: "subprocess.Popen[Any]", files: list[Any], deadline: float
 ) -> subprocess.CompletedProcess[str] | None:
