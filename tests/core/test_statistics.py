@@ -102,6 +102,18 @@ def test_a_higher_confidence_gives_a_wider_interval(values: list[float], confide
     assert lower <= low <= high <= higher  # type: ignore[operator]
 
 
+def test_an_interval_has_the_confidence_that_is_asked_for() -> None:
+    """Of 0 and 2 the standard error is 1; t is 6.314 for one degree of freedom and 90 %."""
+    found = estimate([1.0, math.exp(2)], 0.9)
+    assert (found.low, found.high) == pytest.approx((math.exp(1 - 6.313752), math.exp(1 + 6.313752)))
+
+
+def test_the_interval_of_groups_that_hardly_vary() -> None:
+    """Both have a variance of 0.0002 and two values: t is 4.303 for two degrees of freedom."""
+    group = [1.0, math.exp(0.02)]
+    assert welch_ratio(group, group).high == pytest.approx(math.exp(4.302653 * math.sqrt(0.0002)))
+
+
 def test_one_value_has_no_interval() -> None:
     assert student([5.0]) == (5, None, None)
     assert (welch_ratio([2.0], [1.0, 1.0]).low, welch_ratio([2.0], [1.0, 1.0]).high) == (None, None)
