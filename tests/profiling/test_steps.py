@@ -174,3 +174,13 @@ def test_a_truncated_or_damaged_step_log(make_run: MakeRun) -> None:
         assert log.seconds.tolist() == [1, 3]
         assert log.steps.tolist() == [1, 3]
         assert log.warning == f"{run.steps}: line 2 is damaged and was dropped"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 1 << 20)), min_size=10, max_size=60))
+def test_any_messages_have_steps_with_bytes_or_none(messages: list[tuple[float, int]]) -> None:
+    made = periodic_recording([start for start, _ in messages], [size for _, size in messages])
+    share, unit = find_bytes_per_step(made)
+    assert (share is None) == (unit == "MiB/s")
+    assert share is None or share > 0
+    assert len(split_by_bytes(made, share)[1]) <= sum(size for _, size in messages)

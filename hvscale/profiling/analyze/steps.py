@@ -211,7 +211,8 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     lag = next((lag for lag, sent in candidates.items() if lag <= best and _are_steps(sent)), best)
     # Messages at equal distances have peaks one distance away from the step's.
     lag = max((one for one in candidates if lag <= one < NEIGHBOURS * lag), key=peaks.__getitem__)
-    return float(candidates[lag].mean()), "steps/s"
+    share = float(candidates[lag].mean())
+    return (share, "steps/s") if share else (None, "MiB/s")
 
 
 def _bytes_by_period(times: NDArray[np.float64], size: NDArray[np.int64], period: float) -> NDArray[np.float64]:
