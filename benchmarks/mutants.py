@@ -25,7 +25,9 @@ CLONE = Path(__file__).resolve().parents[1]
 LOGIC = (
     "core/statistics.py",
     "comm_tuning/autotune/rank_side/search.py",
-    "comm_tuning/collectives/decide/*.py",
+    "comm_tuning/collectives/decide/cost_model.py",
+    "comm_tuning/collectives/decide/decide.py",
+    "comm_tuning/collectives/decide/measurements.py",
     "comm_tuning/knobs/values.py",
     "comm_tuning/tune/scores.py",
     "prediction/model/computation.py",

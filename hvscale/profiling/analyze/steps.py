@@ -185,26 +185,13 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     # Skip the first tenth: messages at the start belong to no step.
     kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
     times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
-    series, edges = np.histogram(times, POINTS, weights=size.astype(np.float64))
-    # Smoothed over half the mean distance of messages, so that a little jitter does not matter.
-    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
-    spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
-    autocorrelation = np.fft.irfft(spectrum)[: POINTS // 2]
-    # Not corrected for the fewer pairs at longer lags: of equal peaks, the shortest lag is wanted.
-    autocorrelation /= autocorrelation[0]
-    first_negative = int(np.argmax(autocorrelation < 0)) if (autocorrelation < 0).any() else len(autocorrelation)
-    peaks = {
-        lag: autocorrelation[lag]
-        for lag in range(max(first_negative, 1), len(autocorrelation) - 1)
-        if autocorrelation[lag - 1] < autocorrelation[lag] >= autocorrelation[lag + 1]
-        and autocorrelation[lag] > MIN_AUTOCORRELATION
-    }
+    peaks = _autocorrelation_peaks(times, size)
     if not peaks:
         return None, "MiB/s"
     best = max(peaks, key=peaks.__getitem__)
-    # The sent bytes of each period, by its lag.
+    # The bytes sent in each period, by its lag.
     candidates = {
-        lag: _bytes_by_period(times, size, lag * (edges[1] - edges[0]))
+        lag: _bytes_by_period(times, size, lag * times[-1] / POINTS)
         for lag in peaks
         if lag < NEIGHBOURS * best and peaks[lag] >= NEAR_BEST * peaks[best]
     }
@@ -213,6 +200,24 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     lag = max((one for one in candidates if lag <= one < NEIGHBOURS * lag), key=peaks.__getitem__)
     share = float(candidates[lag].mean())
     return (share, "steps/s") if share else (None, "MiB/s")
+
+
+def _autocorrelation_peaks(times: NDArray[np.float64], size: NDArray[np.int64]) -> dict[int, float]:
+    """The peaks of the sent bytes' autocorrelation, by lag in POINTS of all time, ascending."""
+    series, _ = np.histogram(times, POINTS, weights=size.astype(np.float64))
+    # Smoothed over half the mean distance of messages, so that a little jitter does not matter.
+    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
+    spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
+    autocorrelation = np.fft.irfft(spectrum)[: POINTS // 2]
+    # Not corrected for the fewer pairs at longer lags: of equal peaks, the shortest lag is wanted.
+    autocorrelation /= autocorrelation[0]
+    first_negative = int(np.argmax(autocorrelation < 0)) if (autocorrelation < 0).any() else len(autocorrelation)
+    return {
+        lag: float(autocorrelation[lag])
+        for lag in range(max(first_negative, 1), len(autocorrelation) - 1)
+        if autocorrelation[lag - 1] < autocorrelation[lag] >= autocorrelation[lag + 1]
+        and autocorrelation[lag] > MIN_AUTOCORRELATION
+    }
 
 
 def _bytes_by_period(times: NDArray[np.float64], size: NDArray[np.int64], period: float) -> NDArray[np.float64]:

@@ -257,11 +257,14 @@ def test_one_number_of_ranks_does_not_show_the_algorithm() -> None:
     assert costs.formula.algorithm == "halving and doubling"
 
 
-def test_two_ranks_and_uneven_cores_do_not_show_how_more_ranks_wait() -> None:
-    for np_, ranks_per_core, expected in (
-        *((2, 0.5, False), (2, 1, False), (3, 0.5, True), (3, 1, True), (3, 1.5, False), (4, 2, True)),
-    ):
-        assert is_like_more_ranks(waiting(np_, ranks_per_core=float(ranks_per_core))) == expected
+@pytest.mark.parametrize(
+    ("np_", "ranks_per_core", "is_like"),
+    [(2, 0.5, False), (2, 1.0, False), (3, 0.5, True), (3, 1.0, True), (3, 1.5, False), (4, 2.0, True)],
+)
+def test_two_ranks_and_uneven_cores_do_not_show_how_more_ranks_wait(
+    np_: int, ranks_per_core: float, is_like: bool
+) -> None:
+    assert is_like_more_ranks(waiting(np_, ranks_per_core=ranks_per_core)) == is_like
 
 
 def test_only_runs_that_are_like_more_ranks_are_fitted() -> None:

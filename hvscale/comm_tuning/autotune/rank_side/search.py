@@ -28,8 +28,8 @@ SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 TRIAL_SWITCHES = 4  # of a candidate that is not dropped early: to it and back, twice
 HOPELESS_MESSAGE = 1.5  # a message that takes this many times the reference's is not repeated
-# A first step that takes this many times the reference's, and what a switch takes, ends the trial.
-# Measured with 4 ranks: the first step after a switch takes up to 2.5 times those that follow.
+# A trial ends after a first step longer than this many times the reference's, plus a switch. With 4
+# ranks, the first step after a switch was measured to take up to 2.5 times those that follow.
 HOPELESS_STEP = 3.0
 RECENT = 12  # steps of the reference that a candidate is compared with
 PROBE_SHARE = 0.5  # of what the search may lose, for timed messages
