@@ -22,6 +22,7 @@
 const char log_name[] = "hvbcast";
 
 #define TABLE "HVBCAST_TABLE"
+#define ALGORITHM "HVBCAST_ALGORITHM"
 #define COUNTS "HVBCAST_COUNTS"
 
 struct request {
@@ -86,6 +87,9 @@ static void set_up(void)
     /* Only rank 0 logs: comparing the tables reveals an invalid table on another rank. */
     if (wrong != NULL && rank == 0)
         log_line("%s=%s: %s: broadcasts are left to the MPI library", TABLE, path, wrong);
+    const char *algorithm = getenv(ALGORITHM);
+    if (algorithm != NULL && !table_replace(algorithm) && rank == 0)
+        log_line("%s=%s: unknown: it is ignored; use off, flat, chain, k-nomial or two-level", ALGORITHM, algorithm);
     counting = rank == 0 && getenv(COUNTS) != NULL;
     ready = true;
 }
@@ -217,7 +221,8 @@ static void warn_about_table(const struct channel *c)
         log_line("the decision table has no rules for %d ranks: using those for %d", c->size, c->rules.ranks);
     /* Several libraries share MPICH's ABI, and any library may have the standard ABI. */
     bool is_open_mpi = strcmp(mpi.name, "Open MPI") == 0, for_open_mpi = strcmp(table_made_with(), "openmpi") == 0;
-    if (strcmp(mpi.name, "MPI ABI") != 0 && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&warned_library))
+    bool is_known = *table_made_with() != '\0' && strcmp(mpi.name, "MPI ABI") != 0;
+    if (is_known && is_open_mpi != for_open_mpi && !atomic_flag_test_and_set(&warned_library))
         log_line("the decision table was made with %s, but this is %s: its rules are used anyway", table_made_with(),
                  mpi.name);
 }
@@ -432,4 +437,21 @@ int hvbcast_broadcast(void *buffer, int64_t count, word type, int root, word com
     if (status == 0)
         status = channel_open(c);
     return finish(status != 0 ? status : execute(c, &request, choice), request.communicator);
+}
+
+/*
+ * From now on, large broadcasts use this algorithm, or MPI_Bcast for "off"; "" returns to the table.
+ * All ranks must call it at the same point between their broadcasts, and no broadcast may be in
+ * flight. Returns 0, LEFT_TO_MPI if all broadcasts are left to MPI anyway, or INVALID_CHOICE for an
+ * unknown name.
+ */
+EXPORTED int hvbcast_use(const char *algorithm);
+int hvbcast_use(const char *algorithm)
+{
+    if (atomic_load(&mpi_entry) == NULL || !is_ready())
+        return LEFT_TO_MPI;
+    if (!table_replace(algorithm))
+        return INVALID_CHOICE;
+    channels_forget_rules();
+    return 0;
 }

@@ -168,6 +168,16 @@ int channel_compare(struct channel *c)
     return status;
 }
 
+void channels_forget_rules(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct channel *c = channels; c != NULL; c = c->next) {
+        c->compared = false;
+        c->rules = (struct rules){0};
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* Facts about each member, gathered on all members. */
 struct member {
     uint64_t number;

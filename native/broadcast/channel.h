@@ -49,6 +49,9 @@ struct channel *channel_of(word communicator, int *status);
  */
 int channel_compare(struct channel *channel);
 
+/* Forgets the rules of every channel: the next `channel_compare` is collective again. */
+void channels_forget_rules(void);
+
 /* Fills in the fields after `open`. The first call is collective. Returns MPI's error code. */
 int channel_open(struct channel *channel);
 

@@ -29,7 +29,14 @@ bool choice_valid(const struct choice *choice);
 /* Reads the file. Returns NULL, or the problem; then there are no rules. Not thread-safe. */
 const char *table_read(const char *path);
 
-/* The MPI flavour that the table was made with, by hvscale's name; empty without a table. */
+/*
+ * Replaces the file's rules: by one for large messages on any number of ranks, which chooses this
+ * algorithm, by none for "off", and by the file's own for "". False for an unknown name, which
+ * changes nothing. Not thread-safe; rules that were looked up before are invalid afterwards.
+ */
+bool table_replace(const char *algorithm);
+
+/* The MPI flavour that the file was made with, by hvscale's name; empty if its rules are not used. */
 const char *table_made_with(void);
 
 /* Equal on ranks with the same rules; 0 without a table. */
@@ -43,7 +50,7 @@ struct rules {
     bool any_own_algorithm; /* at least one rule chooses an algorithm other than LIBRARY */
 };
 
-/* The rules for the nearest number of ranks; none without a table. */
+/* The rules for this number of ranks, or for the nearest one; none without a table. */
 struct rules table_rules(int ranks);
 
 /*

@@ -31,6 +31,13 @@ table = tables[min(number, len(tables) - 1)]
 os.environ.update(LD_PRELOAD=sys.argv[1], **({"HVBCAST_TABLE": table} if table else {}))
 os.execv(sys.argv[3], sys.argv[3:])
 """
+# Gives each of two ranks its own algorithm.
+ALGORITHM_PER_RANK = """
+import os, sys
+number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+os.environ.update(LD_PRELOAD=sys.argv[1], HVBCAST_ALGORITHM=sys.argv[2 + number])
+os.execv(sys.argv[4], sys.argv[4:])
+"""
 
 
 def table_for(np: int, mpi: str) -> CollectivesTable:
@@ -139,6 +146,45 @@ def test_hvprof_counts_only_the_programs_calls(any_mpi: Mpi, make_run: MakeRun, 
     }
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_algorithm_changes_between_broadcasts(any_mpi: Mpi, tmp_path: Path, size: int) -> None:
+    """Broadcasts of 64 KiB or more: two of the four sizes, in two communicators, from each root."""
+    program = any_mpi.compile("switches", PROGRAMS)
+    table = write_table(tmp_path, table_for(size, flavour_of(any_mpi)))
+    words = [str(program), "", "chain", "off", "two-level", "chain", ""]
+    done = any_mpi.start(size, words, {**preload_broadcast(table, {}), **COUNTS})
+    assert (done.returncode, done.stdout.strip()) == (0, "0 failures"), done.stderr
+    each = 2 * size
+    # The table has rules for three of the sizes: flat twice, and chain.
+    by_table = {"library": each, "flat": 2 * each, "chain": each}
+    expected = counts(
+        library=2 * by_table["library"] + 3 * 2 * each + 4 * each,
+        flat=2 * by_table["flat"],
+        chain=2 * by_table["chain"] + 2 * 2 * each,
+        two_level=2 * each,
+    )
+    assert messages(done) == [expected]
+
+
+@pytest.mark.parametrize("algorithm", ["chain", "off", "circle"])
+def test_a_variable_selects_the_algorithm_from_the_start(any_mpi: Mpi, algorithm: str) -> None:
+    program = any_mpi.compile("switches", PROGRAMS)
+    more = {"LD_PRELOAD": str(library_path()), "HVBCAST_ALGORITHM": algorithm, **COUNTS}
+    done = any_mpi.start(2, [str(program), "start"], more)
+    assert (done.returncode, done.stdout.strip()) == (0, "0 failures"), done.stderr
+    unknown = "hvbcast: HVBCAST_ALGORITHM=circle: unknown: it is ignored; use off, flat, chain, k-nomial or two-level"
+    by_chain = 8 if algorithm == "chain" else 0
+    assert messages(done) == [*([unknown] if algorithm == "circle" else []), counts(16 - by_chain, chain=by_chain)]
+
+
+def test_ranks_with_different_algorithms_use_the_library(any_mpi: Mpi) -> None:
+    program = any_mpi.compile("switches", PROGRAMS)
+    words = [sys.executable, "-c", ALGORITHM_PER_RANK, str(library_path()), "chain", "two-level", str(program), "start"]
+    done = any_mpi.start(2, words, COUNTS)
+    assert (done.returncode, done.stdout.strip()) == (0, "0 failures"), done.stderr
+    assert messages(done) == [different_tables_warning(1, 2), counts(16)]
+
+
 def test_the_nearest_rules_are_used_and_reported_once(any_mpi: Mpi, tmp_path: Path) -> None:
     other = "mpich" if flavour_of(any_mpi) == "openmpi" else "openmpi"
     table = write_table(tmp_path, table_for(4, other))
@@ -238,14 +284,14 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     return f"{found}:{library}"
 
 
-@pytest.mark.parametrize("program", ["broadcasts", "by_table"])
+@pytest.mark.parametrize("program", ["broadcasts", "by_table", "switches"])
 def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program: str) -> None:
     preload = sanitized(tmp_path, "address,undefined", "libasan.so")
     table = write_table(tmp_path, table_for(3, "openmpi"))
     # Open MPI's own leaks and undefined arithmetic are not tested here.
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "HVBCAST_TABLE": str(table)}
     words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program, PROGRAMS))]
-    done = open_mpi.start(3, words, options)
+    done = open_mpi.start(3, [*words, "", "two-level", "chain"], options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Sanitizer" not in done.stderr
     assert "runtime error" not in done.stderr
