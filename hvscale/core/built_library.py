@@ -22,7 +22,7 @@ def built_library(name: str) -> Path:
 
 
 def preloaded(library: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return LD_PRELOAD with the library in front of those in `environment`.
+    """Return LD_PRELOAD with the library; it is added in front of those in `environment`.
 
     Raises RequestError if the path contains a space or a colon.
     """
@@ -31,4 +31,6 @@ def preloaded(library: Path, environment: Mapping[str, str]) -> dict[str, str]:
             f"{library}: LD_PRELOAD cannot name a path with a space or a colon: install hvscale elsewhere"
         )
     others = environment.get("LD_PRELOAD", "")
+    if str(library) in others.split(":"):
+        return {"LD_PRELOAD": others}
     return {"LD_PRELOAD": f"{library}:{others}" if others else str(library)}

@@ -22,10 +22,11 @@ PASSED_ON = (
 # warning lists those that are not passed on.
 SHARED_PREFIXES = ("HOROVOD_", "UCX_", "FI_", "NCCL_", "OMP_", "MKL_", "KMP_", "HVPROF_")
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
-# Also recorded: the GPUs a job saw, and the settings of hvscale's broadcast. Flavours add their
-# binding variable.
+# Also recorded: the GPUs a job saw, the settings of hvscale's broadcast, and the libraries that
+# replace functions. Flavours add their binding variable.
 RECORDED = (
-    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HVBCAST_COUNTS",
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "HVBCAST_ALGORITHM", "HVBCAST_COUNTS", "LD_PRELOAD",
 )  # fmt: skip
 
 

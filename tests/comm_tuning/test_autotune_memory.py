@@ -185,7 +185,10 @@ def test_a_state_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, mo
 def test_the_knobs_of_each_library_that_can_change_live() -> None:
     moves = {mpi: live_moves(COMMAND, LaunchOptions(np=2, mpi=mpi), library) for mpi, library in LIVE.items()}
     assert moves["gloo"].keys() == {"cycle_time", "fusion_threshold"}
-    assert moves["openmpi"].keys() == {"cycle_time", "fusion_threshold", "allreduce_algorithm", "segment_size"}
+    of_mpi = {"allreduce_algorithm", "segment_size", "broadcast_algorithm", "hvscale_broadcast"}
+    assert moves["openmpi"].keys() == {"cycle_time", "fusion_threshold", *of_mpi}
+    two_level = {"HVBCAST_ALGORITHM": "two-level"}
+    assert moves["openmpi"]["hvscale_broadcast"] == {"chain": {"HVBCAST_ALGORITHM": "chain"}, "two_level": two_level}
     assert moves["openmpi"]["fusion_threshold"]["16M"] == {"HOROVOD_FUSION_THRESHOLD": str(16 << 20)}
     ring = moves["openmpi"]["allreduce_algorithm"]["ring"]
     assert ring["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "4"
@@ -198,7 +201,16 @@ LIVE: dict[str, Library] = {mpi: LIBRARIES[mpi] for mpi in ("openmpi", "gloo")}
 
 def test_knobs_that_the_user_has_set_stay_as_they_are() -> None:
     options = OPENMPI.replace(set=("cycle_time=5",), env=("HOROVOD_FUSION_THRESHOLD=1048576",))
-    assert live_moves(COMMAND, options, LIBRARIES["openmpi"]).keys() == {"allreduce_algorithm", "segment_size"}
+    others = {"allreduce_algorithm", "segment_size", "broadcast_algorithm", "hvscale_broadcast"}
+    assert live_moves(COMMAND, options, LIBRARIES["openmpi"]).keys() == others
+    options = options.replace(env=("HVBCAST_ALGORITHM=chain",))
+    assert "hvscale_broadcast" not in live_moves(COMMAND, options, LIBRARIES["openmpi"])
+
+
+def test_the_broadcasts_of_a_table_can_change_back_to_the_library_s() -> None:
+    options = OPENMPI.replace(collectives=Path("table.toml"))
+    moves = live_moves(COMMAND, options, LIBRARIES["openmpi"])
+    assert list(moves["hvscale_broadcast"]) == ["chain", "two_level", "off"]
 
 
 def test_live_knobs_are_marked(tmp_path: Path) -> None:
@@ -209,6 +221,7 @@ def test_live_knobs_are_marked(tmp_path: Path) -> None:
         ("Open MPI", "allreduce_algorithm"),
         ("MPICH", "segment_size"),
         ("MPICH", "eager_threshold"),
+        ("hvscale's broadcast", "hvscale_broadcast"),
     } <= live
     assert ("Open MPI", "eager_threshold") not in live  # the library refuses the change
     assert not [row for row in rows if row["live"] and row["restart"] == "start"]

@@ -21,6 +21,7 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
     BlockTimes,
     Outcome,
     Search,
+    applicable,
     interval,
 )
 from hvscale.comm_tuning.autotune.rank_side.step_model import MessageCost, communication_end, fitted_cost
@@ -240,6 +241,33 @@ def test_the_eager_limit_between_nodes_is_tried_only_with_several_nodes(several_
     found = Space(moves, JobShape(1 << 26, 1.0, several_nodes)).candidates()
     assert ({"eager_threshold": "1M"} in found) == several_nodes
     assert found[-1] == {"segment_size": "32K"}
+
+
+@pytest.mark.parametrize(
+    ("largest", "expected"),
+    [
+        (0, ["cycle_time"]),
+        ((64 << 10) - 1, ["cycle_time"]),
+        (64 << 10, ["cycle_time", "hvscale_broadcast", "broadcast_algorithm", "hvscale_broadcast"]),
+        (2 << 20, ["hvscale_broadcast", "broadcast_algorithm", "cycle_time", "hvscale_broadcast"]),
+    ],
+)
+def test_large_broadcasts_in_the_steps_are_tuned(largest: int, expected: list[str]) -> None:
+    """First of all if they are larger than all gradients."""
+    moves: dict[str, dict[str, object]] = {
+        "cycle_time": {"5": {}},
+        "hvscale_broadcast": {"chain": {}, "two_level": {}},
+        "broadcast_algorithm": {"binomial": {}},
+    }
+    found = Space(moves, JobShape(1 << 20, 1.0, largest_broadcast=largest)).candidates()
+    assert [knob for one in found for knob in one] == expected
+
+
+def test_the_library_s_broadcast_is_not_tried_beside_hvscale_s() -> None:
+    both = {"broadcast_algorithm": "binomial", "cycle_time": "5"}
+    assert applicable({**both, "hvscale_broadcast": "off"}) == {**both, "hvscale_broadcast": "off"}
+    of_hvscale = {"cycle_time": "5", "hvscale_broadcast": "chain"}
+    assert applicable({**both, **of_hvscale}) == of_hvscale
 
 
 # A job over a network: 160 gradients of 1 MiB, ready from 0.1 to 0.4 s after the begin of a step.

@@ -15,6 +15,7 @@ from horovod.runner.launch import parse_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.knobs.settings_file import read_settings
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
@@ -104,6 +105,15 @@ def test_fixed_settings_of_the_study_are_written(tmp_path: Path) -> None:
     assert "SECRET=word" not in everything
     assert "--env SECRET" in everything
     assert "--fix fusion_threshold=1M" in (tmp_path / "guide.md").read_text()
+
+
+def test_other_launchers_preload_hvscale_s_broadcast(tmp_path: Path) -> None:
+    write_outputs(tmp_path, study({"hvscale_broadcast": "chain"}))
+    environment = (tmp_path / "env.sh").read_text()
+    assert "export HVBCAST_ALGORITHM=chain\n" in environment
+    assert f"export LD_PRELOAD={library_path()}\n" in environment
+    assert "-x HVBCAST_ALGORITHM=chain" in (tmp_path / "commands.txt").read_text()
+    assert read_settings(tmp_path / "settings.toml").set == {"hvscale_broadcast": "chain"}
 
 
 def test_launcher_command_lines(tmp_path: Path) -> None:

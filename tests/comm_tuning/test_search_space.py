@@ -88,7 +88,7 @@ def test_relevant_knobs_are_searched() -> None:
     searched = {knob for knob, choice in choices_by_knob(profile_of()).items() if choice.values}
     assert searched == {
         *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
-        *("eager_threshold", "yield_when_idle", "binding", "threads"),
+        *("hvscale_broadcast", "eager_threshold", "yield_when_idle", "binding", "threads"),
     }
 
 
@@ -177,6 +177,7 @@ def test_values_include_the_default_in_order() -> None:
         "cycle_time": "1",
         "allreduce_algorithm": DEFAULT,
         "broadcast_algorithm": DEFAULT,
+        "hvscale_broadcast": "off",
         "segment_size": "0",
         "eager_threshold": "64K",
         "yield_when_idle": DEFAULT,

@@ -1,14 +1,19 @@
 """Translates settings for libraries that need not be installed."""
 
+from collections.abc import Mapping
+
 import pytest
 
+from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import Translated, parse, translate
 from hvscale.core.errors import RequestError
 
 
-def translated(requests: list[str], flavour: str, version: str, transport: str = "") -> Translated:
-    return translate(parse(requests), Target(flavour, version, transport, ["no-such-program"], {}))
+def translated(
+    requests: list[str], flavour: str, version: str, transport: str = "", environment: Mapping[str, str] | None = None
+) -> Translated:
+    return translate(parse(requests), Target(flavour, version, transport, ["no-such-program"], environment or {}))
 
 
 def test_mvapich2_gdr_has_its_own_device_list() -> None:
@@ -41,6 +46,18 @@ def test_the_transport_determines_the_library_of_a_knob() -> None:
 def test_also_set_depends_on_the_value() -> None:
     assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").also_set == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
     assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").also_set == {}
+
+
+def test_hvscale_s_broadcast_is_preloaded_beside_the_user_s_libraries() -> None:
+    found = translated(["hvscale_broadcast=two_level"], "mpich", "5.0.2")
+    assert found.variables == {"HVBCAST_ALGORITHM": "two-level"}
+    assert found.preload == {"LD_PRELOAD": str(library_path())}
+    own = translated(["hvscale_broadcast=chain"], "openmpi", "5.0.11", environment={"LD_PRELOAD": "mine.so"})
+    assert own.preload == {"LD_PRELOAD": f"{library_path()}:mine.so"}
+    assert translated(["hvscale_broadcast=chain"], "openmpi", "5.0.11", environment=own.preload).preload == own.preload
+    assert translated(["hvscale_broadcast=off"], "openmpi", "5.0.11").preload == {}
+    with pytest.raises(RequestError, match=r"gloo .*does not have this knob; only hvscale's broadcast"):
+        translated(["hvscale_broadcast=chain"], "gloo", "0.28.1")
 
 
 def test_nccl_s_knobs_apply_to_any_job() -> None:

@@ -320,21 +320,64 @@ def test_the_trainer_tunes_itself_under_any_launcher(tmp_path: Path) -> None:
     assert found.steps >= 12
 
 
+# Each step also broadcasts 256 KiB.
+BROADCAST = """
+    sent = torch.full((1 << 16,), float(step) if hvd.rank() == 0 else -1.0)
+    hvd.broadcast_(sent, 0)
+    assert sent.eq(float(step)).all()
+"""
+COUNTED = re.compile(r"hvbcast: broadcasts of rank 0: (\d+) library, 0 flat, (\d+) chain, 0 k-nomial, (\d+) two-level")
+
+
+def test_hvscale_s_broadcast_changes_in_a_running_job(tmp_path: Path, plain: Path) -> None:
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), {"hvscale_broadcast": "chain"}, "openmpi")
+    (tmp_path / "program.py").write_text(training(extra=BROADCAST))
+    tuned(tmp_path, "openmpi", "job", "--env", "HVBCAST_COUNTS=1")
+    found = result_of(tmp_path / "job")
+    assert found.remembered != found.drops_remembered
+    assert found.switches >= 4
+    log = (tmp_path / "job/logs/rank-00000.log").read_text()
+    counted = COUNTED.search(log)
+    assert counted is not None, log
+    library, chain, _ = map(int, counted.groups())
+    # Each pair of the proof has four steps of either side.
+    assert min(library, chain) >= 12
+    assert ends(tmp_path / "job") == ends(plain)
+
+
+def test_broadcasts_of_the_steps_are_tuned(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(training(90, extra=BROADCAST))
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 100_000, "--env", "HVBCAST_COUNTS=1")
+    tried = [trial.settings.get("hvscale_broadcast") for trial in result_of(tmp_path / "job").trials]
+    assert "chain" in tried
+    counted = COUNTED.search((tmp_path / "job/logs/rank-00000.log").read_text())
+    assert counted is not None
+    assert int(counted[2])
+
+
 SABOTAGE = "import hvscale.comm_tuning.autotune.rank_side.agent as agent\nif hvd.rank() == 1: %s\nmodel ="
 SLEEP = "agent.Switcher.switch = lambda *_: time.sleep(600)"
+SEND_WRONG = (
+    "own = hvd.mpi_ops.synchronize.__self__.own; send = own['broadcast_async_']; "
+    "own['broadcast_async_'] = lambda tensor, *more, **named: send(tensor + 1, *more, **named)"
+)
 ADD_ONE = "post = agent.Agent._post; agent.Agent._post = lambda self, tensor, name: post(self, tensor + name.startswith('check'), name)"
+WRONG = "the ranks' sums or broadcasts are wrong; the defaults are in effect"
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "expected"),
+    ("fault", "knobs", "status", "expected"),
     [
-        (SLEEP, 3, "hung for 5 s, so this rank ends"),
-        (ADD_ONE, 0, "the ranks' sums are wrong; the defaults are in effect"),
+        (SLEEP, ALL_KNOBS, 3, "hung for 5 s, so this rank ends"),
+        (ADD_ONE, ALL_KNOBS, 0, WRONG),
+        (SEND_WRONG, {"hvscale_broadcast": "two_level"}, 0, WRONG),
     ],
 )
-def test_a_change_that_goes_wrong(tmp_path: Path, plain: Path, fault: str, status: int, expected: str) -> None:
-    """A change that hangs on rank 1 ends the job; wrong sums bring the defaults back."""
-    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+def test_a_change_that_goes_wrong(
+    tmp_path: Path, plain: Path, fault: str, knobs: dict[str, str], status: int, expected: str
+) -> None:
+    """A change that hangs on rank 1 ends the job; wrong numbers bring the defaults back."""
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), knobs, "openmpi")
     (tmp_path / "program.py").write_text(training().replace("model =", SABOTAGE % fault, 1))
     done = run_hvscale(
         tmp_path,

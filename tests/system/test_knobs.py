@@ -203,6 +203,23 @@ def test_profile_and_scale_accept_settings(hvscale: Run, program: Callable[[str]
     assert requested_knobs(run_json(tmp_path / "scale/np-1-repeat-1")) == {"cycle_time": "2"}
 
 
+@pytest.mark.parametrize("own", [(), ("--env", "LD_PRELOAD=libm.so.6")])
+def test_hvscale_s_broadcast_is_a_setting(hvscale: Run, tmp_path: Path, own: tuple[str, ...]) -> None:
+    script = (
+        "from mpi4py import MPI; import os\n"
+        "data = bytearray(1 << 20) if MPI.COMM_WORLD.rank else bytearray(b'x' * (1 << 20))\n"
+        "MPI.COMM_WORLD.Bcast(data); assert data == b'x' * (1 << 20)\n"
+        "print(os.environ['LD_PRELOAD'])"
+    )
+    words = ("--set", "hvscale_broadcast=chain", "--env", "HVBCAST_COUNTS=1", *own, "--run", "job")
+    done = hvscale("launch", "-np", "2", *words, "--", "python", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "hvbcast: broadcasts of rank 0: 0 library, 0 flat, 1 chain" in done.stdout
+    assert ("libm.so.6" in done.stdout) == bool(own)
+    refused = hvscale("launch", "-np", "2", "--mpi", "gloo", "--set", "hvscale_broadcast=chain", "--", "true")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
 def test_a_slurm_script_keeps_the_knobs(hvscale: Run, tmp_path: Path) -> None:
     words = ("--set", "cuda_ipc=off", "--set", "cycle_time=2", "--placement", "slurm", "--sbatch", "job.sh")
     done = hvscale("launch", "-np", "2", *words, "--", "true")

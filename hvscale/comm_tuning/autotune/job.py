@@ -17,11 +17,13 @@ from hvscale.comm_tuning.autotune.memory import (
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
 from hvscale.comm_tuning.autotune.next_start import next_start, sentence
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest, words
+from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.mpi_t import value_numbers
 from hvscale.comm_tuning.tune.document import Proof, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.core.autotune_result import FILE, FOLDER, AutotuneResult, read_autotune_result
+from hvscale.core.built_library import preloaded
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, RunRecord, write_atomically
 from hvscale.core.statistics import Estimate
@@ -61,7 +63,8 @@ class Autotune:
             numbers=[(name, word, number) for (name, word), number in numbers.items()],
             remembered=self._remembered(record),
         )
-        return {**attach_variables(environment), VARIABLE: request.text()}
+        preload = preloaded(library_path(), environment) if "hvscale_broadcast" in moves else {}
+        return {**attach_variables(environment), **preload, VARIABLE: request.text()}
 
     def launch(self, start: Callable[[Instrument], RunFolder], show: Callable[[str], None]) -> RunFolder:
         """Launch the job; `show` gets the line about what was found, also if a rank failed.

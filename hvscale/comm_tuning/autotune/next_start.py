@@ -74,7 +74,7 @@ def launch_words(command: list[str], options: LaunchOptions) -> list[str]:
     """
     settings = parse(options.set)  # --fix takes the place of --set, with all that it implies
     translated = translate(settings, target_of(settings, command, options))
-    implied = {**translated.also_set, **translated.variables}
+    implied = {**translated.also_set, **translated.variables, **translated.preload}
     placement = options.placement.model_dump(exclude_unset=True)
     of_options = {field: option for option, field in OPTIONS.items()}
     own = {

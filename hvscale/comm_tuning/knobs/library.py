@@ -27,6 +27,7 @@ MEANING = {
     "eager_threshold": "sends messages of up to this size without a rendezvous with the receiver",
     "allreduce_algorithm": "selects the algorithm of all-reduce",
     "broadcast_algorithm": "selects the algorithm of broadcast",
+    "hvscale_broadcast": "replaces broadcasts of 64 KiB or more by hvscale's own algorithm",
     "allgather_algorithm": "selects the algorithm of all-gather",
     "gather_algorithm": "selects the algorithm of gather",
     "segment_size": "sets the segment size of pipelined algorithms; 0 uses the library's default",
@@ -50,6 +51,7 @@ class Spelling:
     `variables`: the environment variables that hold the value, or the one option of `hvscale
     launch`, each with the library's default ("" if it has none). `also_set`: variables that the
     value requires, unless the user has set them; with `also_set_for`, only for that value.
+    `preload`: hvscale's C library that ranks preload for any value but the default.
     `transport`: the only transport that supports the knob. `build`: the build of the library that
     the knob needs. `note`: conditions and side effects, for people. `source`: the documentation.
 
@@ -66,6 +68,7 @@ class Spelling:
     note: str = ""
     also_set: Mapping[str, str] = field(default_factory=dict)
     also_set_for: Value | None = None
+    preload: str = ""
     transport: str | None = None
     build: str = ""
     segment_variable: str = ""
@@ -88,6 +91,10 @@ class Spelling:
     def required_variables(self, value: Value) -> Mapping[str, str]:
         """The variables in `also_set` that this value requires."""
         return self.also_set if self.also_set_for in (None, value) else {}
+
+    def preloads(self, value: Value) -> bool:
+        """Whether ranks must preload the library in `preload` for this value."""
+        return bool(self.preload) and self.write(value) != self.variables
 
     def read(self, variables: Mapping[str, str]) -> Value:
         """The value that the variables set.

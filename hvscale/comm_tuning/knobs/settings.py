@@ -7,6 +7,7 @@ from typing import Any
 
 from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, Target, libraries, libraries_of
 from hvscale.comm_tuning.knobs.values import Value, nearest_value
+from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
 from hvscale.core.suggest import nearest_name
@@ -36,12 +37,14 @@ class Setting:
 class Translated:
     """The variables and options that settings translate to.
 
-    `also_set`: further variables that these require.
+    `also_set`: further variables that these require. `preload`: LD_PRELOAD with the libraries that
+    they require and those of the user; empty if they require none.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     also_set: dict[str, str] = field(default_factory=dict)
+    preload: dict[str, str] = field(default_factory=dict)
 
 
 def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
@@ -73,8 +76,8 @@ def unknown_knob(knob: str) -> str:
 def translate(settings: list[Setting], target: Target) -> Translated:
     """Translates the settings for each library of the job that has the knob.
 
-    Raises RequestError for a knob that no library has, an invalid value, and two settings that need
-    the same variable.
+    Raises RequestError for a knob that no library has, an invalid value, two settings that need the
+    same variable, and a C library that was not built.
     """
     translated = Translated()
     written_by: dict[str, Setting] = {}
@@ -89,6 +92,10 @@ def translate(settings: list[Setting], target: Target) -> Translated:
                 written_by[name] = setting
             if not spelling.is_option:
                 translated.also_set |= spelling.required_variables(value)
+            if spelling.preloads(value):
+                translated.preload = preloaded(
+                    built_library(spelling.preload), {**target.environment, **translated.preload}
+                )
     return translated
 
 
@@ -189,8 +196,8 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
         if given.get(name, word) != word:
             raise RequestError(f"--env {name}={given[name]} and --set ask for different values: remove one of them")
     variables = {**translated.also_set, **translated.variables}
-    added = (f"{name}={word}" for name, word in variables.items() if name not in given)
-    return options.replace(**changes, env=(*options.env, *added))
+    added = {**{name: word for name, word in variables.items() if name not in given}, **translated.preload}
+    return options.replace(**changes, env=(*options.env, *(f"{name}={word}" for name, word in added.items())))
 
 
 def target_of(

@@ -146,6 +146,7 @@ SEARCH_SPACE = (
         ),
         (sends("broadcast"),),
     ),
+    SearchedKnob("hvscale_broadcast", ("chain", "two_level"), (sends("broadcast"), messages_above(64 * KIB))),
     SearchedKnob("allgather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob("gather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob(

@@ -17,12 +17,12 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from hvscale.comm_tuning.autotune.rank_side.candidates import JobShape, Space
+from hvscale.comm_tuning.autotune.rank_side.candidates import LARGE_BROADCAST, OF_BROADCASTS, JobShape, Space
 from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS, THRESHOLD
-from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings, words
+from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings, split, words
 from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Plan, Search
-from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, split, without_own_variables
+from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, without_own_variables
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -51,7 +51,8 @@ class Agent:
         self.horovod, self.request, self.problem = horovod, request, problem
         self.process = os.getpid()
         self.is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
-        self.own = {name: getattr(horovod, name) for name in ("init", "shutdown", "synchronize", "allreduce_async_")}
+        names = ("init", "shutdown", "synchronize", "allreduce_async_", "broadcast_async_")
+        self.own = {name: getattr(horovod, name) for name in names}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
         self.earlier: list[dict[str, Any]] = []  # found by this process, as in a request's `remembered`
         self.has_begun = False  # Horovod, in this process
@@ -67,6 +68,7 @@ class Agent:
         self.enqueued = 0  # all-reduces of the program since the last end of a step
         self.sizes: list[tuple[int, str]] = []  # bytes and type of each tensor of a step
         self.gradients: list[tuple[float, int]] = []  # of the last step of the warm-up, for JobShape
+        self.largest_broadcast = 0  # bytes; of the steps of the warm-up after its first ones
         self.device: Any = "cpu"  # of the gradients
         self.hello: Any = None
         self.plan: Plan | None = None  # on rank 0
@@ -125,6 +127,11 @@ class Agent:
             moment = time.monotonic() - self.resumed
             self.gradients += [(moment, one.numel() * one.element_size()) for one in tensors]
 
+    def enqueue_broadcast(self, tensors: Any) -> None:
+        """Note a broadcast of the program."""
+        if HELLO_AT <= self.boundaries < BEGIN_AT:
+            self.largest_broadcast = max(self.largest_broadcast, *(one.numel() * one.element_size() for one in tensors))
+
     def end_step(self, *_: Any) -> None:
         """Called at the end of each optimizer's step()."""
         if self.stage == "done" or not self.enqueued or os.getpid() != self.process:
@@ -182,7 +189,7 @@ class Agent:
         accepted = self._moves()
         nccl = self.device != "cpu" and bool(self.horovod.nccl_built())
         if nccl:  # MPI carries no gradients
-            accepted = [one for one in accepted if not split(request.variables(one))[1]]
+            accepted = [one for one in accepted if not split(request.variables(one)).reach_mpi]
         moves: dict[str, dict[str, object]] = {}
         for settings in accepted:
             for knob, value in settings.items():
@@ -202,6 +209,7 @@ class Agent:
             has_several_nodes=self.horovod.size() > self.horovod.local_size(),
             gradients=self.gradients,
             largest_message=largest_message(self.sizes, threshold),
+            largest_broadcast=self.largest_broadcast,
             threshold=threshold,
             cycle=self._own_knob(CYCLE) / 1e3,
         )
@@ -321,15 +329,17 @@ class Agent:
             switcher.switch(settings)
         except SwitchRefusedError as error:
             refusal = str(error)
-        problem = self._check()
+        problem = self._check(settings)
         if problem and refusal:
             raise ValueError(f"{refusal}; with the defaults, {problem}")
         if problem:
             switcher.switch({})
         return refusal or problem
 
-    def _check(self) -> str:
-        """Sum known numbers; returns what is wrong on any rank, or nothing. Collective."""
+    def _check(self, settings: Settings) -> str:
+        """Sum known numbers, and broadcast some if that has changed; returns what is wrong on any
+        rank, or nothing. Collective.
+        """
         import torch
 
         size, rank = self.horovod.size(), self.rank
@@ -342,8 +352,13 @@ class Agent:
             found = self.own["synchronize"](posted[count])
             expected = numbers * size + sum(one % OFFSETS for one in range(size))
             wrong += int(not torch.equal(found, expected))
+        if any(knob in settings for knob in OF_BROADCASTS):
+            root, expected = size - 1, torch.arange(LARGE_BROADCAST // 4) % PERIOD
+            sent = expected.clone() if rank == root else torch.zeros_like(expected)
+            handle = self.own["broadcast_async_"](sent, root, name="hvscale.autotune.check.broadcast")
+            wrong += int(not torch.equal(self.own["synchronize"](handle), expected))
         total = self._sum(torch.tensor([wrong], dtype=torch.int64), "wrong").item()
-        return "the ranks' sums are wrong" if total else ""
+        return "the ranks' sums or broadcasts are wrong" if total else ""
 
     def _sum(self, tensor: Any, name: str) -> Any:
         return self.own["synchronize"](self._post(tensor, name))
@@ -441,22 +456,23 @@ def attach(horovod: ModuleType, text: str) -> None:
     except (ValueError, TypeError) as error:
         problem = str(error)
     agent = Agent(horovod, request, problem)
-    for name in ("allreduce_async_", "allreduce_async"):
-        setattr(horovod, name, _noted(getattr(horovod, name), agent, grouped=False))
+    for operation, note in (("allreduce", agent.enqueue), ("broadcast", agent.enqueue_broadcast)):
+        for name in (f"{operation}_async_", f"{operation}_async"):
+            setattr(horovod, name, _noted(getattr(horovod, name), note, grouped=False))
     for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
-        setattr(horovod, name, _noted(getattr(horovod, name), agent, grouped=True))
+        setattr(horovod, name, _noted(getattr(horovod, name), agent.enqueue, grouped=True))
     for name in ("init", "shutdown", "synchronize"):
         setattr(horovod, name, getattr(agent, name))
     register(agent.end_step)
     atexit.register(agent.exit)
 
 
-def _noted(function: Callable[..., int], agent: Agent, grouped: bool) -> Callable[..., int]:
-    """Wrap an all-reduce, whose first argument is its tensor or tensors."""
+def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: bool) -> Callable[..., int]:
+    """Wrap an operation, whose first argument is its tensor or tensors."""
 
     @wraps(function)
     def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
-        agent.enqueue(tensors if grouped else (tensors,))
+        note(tensors if grouped else (tensors,))
         return function(tensors, *args, **kwargs)
 
     return enqueue

@@ -12,6 +12,10 @@ Moves = Mapping[str, Mapping[str, object]]  # the values of each knob that can c
 # Algorithms that send each byte of a large message about twice, whatever the number of ranks.
 FOR_LARGE = ("ring", "reduce_scatter_allgather", "segmented_ring", "k_reduce_scatter_allgather")
 LARGE_BYTES = 1 << 20
+# Of jobs that broadcast messages of at least LARGE_BROADCAST bytes in their steps: the size from
+# which hvscale's broadcast replaces the library's.
+OF_BROADCASTS = ("hvscale_broadcast", "broadcast_algorithm")
+LARGE_BROADCAST = 64 << 10
 MAX_CYCLE_SHARE = 0.1  # of a step
 # The most promising first: on CPUs, long cycles leave cores to the computation.
 CYCLES = ("5", "2.5", "10", "0.5", "25", "1", "0.1")
@@ -23,8 +27,9 @@ SLOWER = 1.02  # an algorithm's message over that of the best one, from which it
 class JobShape:
     """What the first steps show of a job: bytes of its gradients, seconds of a step, and its nodes.
 
-    `gradients`: those of one step, in order of time. `largest_message`: bytes. `threshold` (bytes)
-    and `cycle` (seconds) are those of the job itself.
+    `gradients`: those of one step, in order of time. `largest_message`: bytes of an all-reduce.
+    `largest_broadcast`: bytes of one in a step. `threshold` (bytes) and `cycle` (seconds) are those
+    of the job itself.
     """
 
     gradient_bytes: int
@@ -32,6 +37,7 @@ class JobShape:
     has_several_nodes: bool = True
     gradients: Sequence[Gradient] = ()
     largest_message: int = 0
+    largest_broadcast: int = 0
     threshold: int = 128 << 20
     cycle: float = 1e-3
 
@@ -58,20 +64,28 @@ class Space:
         come last, once an algorithm that has segments may have been kept.
 
         Left out is what cannot help: fusion thresholds above the gradients' bytes, cycles that take
-        much of a step, algorithms whose messages are slower, and within one node the limit of eager
-        messages between nodes.
+        much of a step, algorithms whose messages are slower, those of broadcasts if the steps have
+        no large ones, and within one node the limit of eager messages between nodes.
         """
+        job, broadcasts = self.job, self._of_broadcasts()
         ordered = {
+            **(broadcasts if job.largest_broadcast > job.gradient_bytes else {}),
             "cycle_time": self._cycles(),
             "fusion_threshold": self._thresholds(),
             "allreduce_algorithm": self._algorithms(),
         }
         segments: list[Settings] = [{"segment_size": value} for value in self.moves.get("segment_size", ())]
-        left_out = {*ordered, "segment_size", *(() if self.job.has_several_nodes else ("eager_threshold",))}
+        left_out = {*ordered, *OF_BROADCASTS, "segment_size", *(() if job.has_several_nodes else ("eager_threshold",))}
         others = {knob: list(values) for knob, values in self.moves.items() if knob not in left_out}
         first = [one for one in (self.best_of_model(), self._best_algorithm()) if one]
-        rest = [*_round_robin({**ordered, **others}), *segments]
+        rest = [*_round_robin({**ordered, **others, **broadcasts}), *segments]
         return [*first, *(one for one in rest if one not in first)]
+
+    def _of_broadcasts(self) -> dict[str, list[str]]:
+        """The values for large broadcasts; none if the steps have no such broadcast."""
+        if self.job.largest_broadcast < LARGE_BROADCAST:
+            return {}
+        return {knob: list(self.moves[knob]) for knob in OF_BROADCASTS if knob in self.moves}
 
     def best_of_model(self) -> Settings:
         """The settings with the shortest step in the model; empty if that promises too little."""

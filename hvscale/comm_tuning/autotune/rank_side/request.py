@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD
+from hvscale.comm_tuning.collectives.broadcast import ALGORITHM_VARIABLE
+
 VARIABLE = "HVSCALE_AUTOTUNE"
 # Of the request and the messages between ranks. All ranks must have the same.
-VERSION = 2
+VERSION = 3
 
 Settings = dict[str, str]  # values by knob, as for --set; empty for the defaults
 
@@ -15,6 +18,27 @@ Settings = dict[str, str]  # values by knob, as for --set; empty for the default
 def words(settings: Settings) -> str:
     """The settings as for --set."""
     return " ".join(f"{knob}={value}" for knob, value in settings.items())
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The variables of settings, by what changes them: Horovod, hvscale's broadcast, or MPI."""
+
+    horovod: dict[str, str]
+    broadcast: str  # the algorithm; "" for the job's own
+    mpi: dict[str, str]
+
+    @property
+    def reach_mpi(self) -> bool:
+        """Whether a change reaches MPI's communicators, which Horovod then creates anew."""
+        return bool(self.broadcast or self.mpi)
+
+
+def split(variables: Mapping[str, str]) -> Variables:
+    """Sort the variables."""
+    own = {name: word for name, word in variables.items() if name in (THRESHOLD, CYCLE)}
+    others = {name: word for name, word in variables.items() if name not in own}
+    return Variables(own, others.pop(ALGORITHM_VARIABLE, ""), others)
 
 
 @dataclass(frozen=True)

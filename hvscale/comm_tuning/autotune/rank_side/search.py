@@ -23,7 +23,7 @@ PAIRS_REMEMBERED = 3  # of settings that have been proven before
 # with 4 ranks: 0.02 to 0.04 s).
 FIRST_SWITCH_SECONDS = {False: 0.01, True: 0.03}
 # The knobs whose change restarts Horovod.
-RESTARTING = ("allreduce_algorithm", "segment_size", "eager_threshold")
+RESTARTING = ("allreduce_algorithm", "segment_size", "eager_threshold", "hvscale_broadcast", "broadcast_algorithm")
 SEGMENTED = ("segmented_ring", "tree")  # algorithms that `segment_size` applies to
 EXPECTED_LOSS = 0.1  # of a step with a candidate that will be dropped
 TRIAL_SWITCHES = 4  # of a candidate that is not dropped early: to it and back, twice
@@ -342,10 +342,13 @@ def restarting(settings: Settings) -> list[str | None]:
 
 
 def applicable(settings: Settings) -> Settings:
-    """The settings without a segment size that the algorithm ignores."""
-    if settings.get("allreduce_algorithm") in SEGMENTED:
-        return settings
-    return {knob: value for knob, value in settings.items() if knob != "segment_size"}
+    """The settings without those that others make ineffective."""
+    ignored = set()
+    if settings.get("allreduce_algorithm") not in SEGMENTED:
+        ignored.add("segment_size")
+    if settings.get("hvscale_broadcast", "off") != "off":
+        ignored.add("broadcast_algorithm")
+    return {knob: value for knob, value in settings.items() if knob not in ignored}
 
 
 def key_of(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -2,19 +2,21 @@
 
 Horovod's fusion threshold and cycle time change in place. Algorithms of MPI need new communicators:
 Horovod starts again inside each rank's process, after MPI's tools interface has selected them. MPI
-itself stays initialised.
+itself stays initialised. hvscale's broadcast changes in the same moment, when no broadcast of
+Horovod's thread is in flight.
 """
 
 import atexit
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
 from hvscale.comm_tuning.autotune.rank_side.agreement import all_ranks_agree
 from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD, HorovodKnobs
-from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings
+from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings, Variables, split
+from hvscale.comm_tuning.collectives.broadcast import preloaded_here
 from hvscale.comm_tuning.collectives.measure.mpi_t import (
     MPI_THREAD_MULTIPLE,
     ControlVariableError,
@@ -40,6 +42,7 @@ class Switcher:
         self.knobs = HorovodKnobs(horovod)
         self.mpi: ControlVariables | None = None
         self.accepted: list[dict[str, str]] = []  # by the MPI library
+        self.broadcast = ""  # the algorithm of hvscale's broadcast; "" for the job's own
         self.current: Settings = {}
 
     def before_init(self, may_restart: bool) -> None:
@@ -70,16 +73,19 @@ class Switcher:
             return
         for values in self.request.moves.values():
             for variables in values.values():
-                of_mpi = split(variables)[1]
+                of_mpi = split(variables).mpi
                 if of_mpi and self.mpi.accepts(of_mpi):
                     self.accepted.append(of_mpi)
 
     def accepts(self, settings: Settings) -> bool:
         """Whether the settings of one knob differ from the defaults and can be changed here."""
-        own, of_mpi = split(self.request.variables(settings))
+        variables = split(self.request.variables(settings))
+        own, of_mpi = variables.horovod, variables.mpi
         if (own and not self.knobs.are_read) or (of_mpi and of_mpi not in self.accepted):
             return False
-        return bool(of_mpi) or any(float(self.knobs.defaults[name]) != float(word) for name, word in own.items())
+        if variables.broadcast and (self.mpi is None or preloaded_here() is None):
+            return False
+        return variables.reach_mpi or any(float(self.knobs.defaults[name]) != float(word) for name, word in own.items())
 
     def switch(self, settings: Settings) -> None:
         """Put the settings into effect. Collective; no operation of Horovod may be in flight.
@@ -88,14 +94,14 @@ class Switcher:
         defaults are in effect. Raises ControlVariableError if this rank cannot return to them, and
         what Horovod raises; it is then shut down.
         """
-        own, of_mpi = split(self.request.variables(settings))
-        if self.mpi is not None and of_mpi != self.mpi.current:
-            self._restart(self.mpi, of_mpi)
-        self.knobs.set(own)
+        variables = split(self.request.variables(settings))
+        if self.mpi is not None and (variables.mpi, variables.broadcast) != (self.mpi.current, self.broadcast):
+            self._restart(self.mpi, variables)
+        self.knobs.set(variables.horovod)
         self.current = dict(settings)
 
-    def _restart(self, mpi: ControlVariables, of_mpi: Mapping[str, str]) -> None:
-        """Start Horovod again with these variables of the MPI library, or with none of them.
+    def _restart(self, mpi: ControlVariables, variables: Variables) -> None:
+        """Start Horovod again with these variables of MPI and hvscale's broadcast, or with none.
 
         The ranks agree before Horovod starts: its own messages need the same algorithm everywhere.
         """
@@ -103,12 +109,14 @@ class Switcher:
         self.shutdown()
         refusal = ""
         try:
-            mpi.set(of_mpi)
+            mpi.set(variables.mpi)
+            self._broadcast_by(variables.broadcast)
         except ControlVariableError as error:
             refusal = str(error)
         agreed = all_ranks_agree(mpi.mpi, not refusal, place[1])
         if not agreed:
             mpi.set({})
+            self._broadcast_by("")
             self.knobs.set({})
             self.current = {}
         with without_own_variables():
@@ -117,6 +125,15 @@ class Switcher:
             raise OSError("Horovod's ranks have changed")
         if not agreed:
             raise SwitchRefusedError(refusal or "the MPI library of another rank refuses it")
+
+    def _broadcast_by(self, algorithm: str) -> None:
+        """Raises ControlVariableError if hvscale's broadcast does not take the algorithm."""
+        library = preloaded_here()
+        if algorithm != self.broadcast and (library is None or library.hvbcast_use(algorithm.encode()) != 0):
+            raise ControlVariableError(
+                f"hvscale's broadcast does not take {algorithm or 'the defaults'} in this process"
+            )
+        self.broadcast = algorithm
 
 
 @contextmanager
@@ -130,12 +147,6 @@ def without_own_variables() -> Iterator[None]:
         yield
     finally:
         os.environ.update(saved)
-
-
-def split(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Horovod's variables, and those of the MPI library."""
-    own = {name: word for name, word in variables.items() if name in (THRESHOLD, CYCLE)}
-    return own, {name: word for name, word in variables.items() if name not in own}
 
 
 def runs_on_gloo() -> bool:

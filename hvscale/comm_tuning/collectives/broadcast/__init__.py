@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 LIBRARY = "libhvbcast.so"
-TABLE_VARIABLE = "HVBCAST_TABLE"
+TABLE_VARIABLE, ALGORITHM_VARIABLE = "HVBCAST_TABLE", "HVBCAST_ALGORITHM"
 DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX = 64 << 10, 8, 2
 # Return values of the C library beside MPI's error codes.
 USE_MPI_BCAST, INVALID = -1, -2
@@ -102,6 +102,12 @@ def native() -> ctypes.CDLL:
         *(ctypes.c_char_p, ctypes.c_uint64, number, number),
     ]
     return loaded
+
+
+def preloaded_here() -> ctypes.CDLL | None:
+    """The C library that replaces MPI_Bcast in this process; None if none does."""
+    process = ctypes.CDLL(None)
+    return process if hasattr(process, "hvbcast_use") else None
 
 
 def library_path() -> Path:

@@ -56,7 +56,7 @@ class TunedJob:
             name: word
             for name, word in {**translated.also_set, **translated.variables}.items()
             if name not in by_user or name in translated.variables
-        }
+        } | translated.preload
         transport = translated.options.get("--transport", launch.transport)
         flavour = flavours.get(library.flavour)
         default_settings = flavour.adapt({}, library)
