@@ -462,7 +462,9 @@ def mpich_hvscale(folder: Path, *arguments: object) -> subprocess.CompletedProce
 
 
 @needs_mpich
-@pytest.mark.parametrize(("transport", "more"), [("ucx", {"hvscale_broadcast": "chain"}), ("ofi", {"eager_threshold": "1M"})])
+@pytest.mark.parametrize(
+    ("transport", "more"), [("ucx", {"hvscale_broadcast": "chain"}), ("ofi", {"eager_threshold": "1M"})]
+)
 def test_mpich_changes_its_variables_in_a_running_job(tmp_path: Path, transport: str, more: dict[str, str]) -> None:
     (tmp_path / "program.py").write_text(training(30))
     job = ("launch", "--mpi", "mpich", "-np", 2, "--transport", transport, "--autotune")
