@@ -4,7 +4,8 @@ The job all-reduces a model's gradients, one rank per node; nodes are network na
 shaped link (`--nodes 0`: two ranks in shared memory). Fresh interleaved starts compare the
 defaults, the settings of `hvscale tune` from the start, Horovod's autotune, `--autotune` without
 memory, and with the memory of an earlier start. Each start makes `--steps` steps; what it would
-make in the rest of ten minutes follows from its last steps.
+make in the rest of ten minutes follows from its last steps. With `--broadcast MIB` each step also
+broadcasts so much.
 `python benchmarks/autotune.py FOLDER --nodes 4 [--link 1gbit] [--model edsr] [--steps 200]
 [--rounds 3] [--trials 16] [--trial-seconds 12] [--variants ...]`; it needs root. FOLDER keeps the
 study and every start, and the next call resumes.
@@ -127,12 +128,14 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="edsr")
+    parser.add_argument("--broadcast", type=int, default=0, metavar="MIB")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     options.study = options.study or options.folder / "study"
-    job = Job(options, options.folder, [options.model])
+    broadcast = ["--broadcast", str(options.broadcast)] if options.broadcast else []
+    job = Job(options, options.folder, [options.model, *broadcast])
     winner = job.tune().winner or {}
     starts = Starts(options.folder, job)
     for number in track(range(options.rounds), "rounds", console=Console(stderr=True)):
@@ -141,7 +144,8 @@ def main() -> None:
             if variant in options.variants:
                 starts.measure(variant, number, winner, options.steps)
     place = f"{options.nodes} nodes of {options.link}" if options.nodes else "two ranks in shared memory"
-    title = f"{options.model}'s gradients, {place}, {options.steps} steps; tuned: {winner}"
+    and_broadcast = f" and {options.broadcast} MiB broadcast" if options.broadcast else ""
+    title = f"{options.model}'s gradients{and_broadcast}, {place}, {options.steps} steps; tuned: {winner}"
     Console(width=150).print(table(title, starts, job.images_of_a_step, min(150, options.steps)))
 
 

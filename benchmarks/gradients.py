@@ -3,7 +3,8 @@
 Each rank runs this program: `hvscale launch -np 4 -- python benchmarks/gradients.py edsr --steps
 20`. A step sleeps for --compute-seconds. The last two thirds are the backward pass, during which
 the gradients become ready one after another. The default is the time of 4 images at the 10.3
-images/s of EDSR on a V100 (Anthony et al., 2021).
+images/s of EDSR on a V100 (Anthony et al., 2021). With --broadcast each step ends with a broadcast
+of so many MiB from rank 0, as in a job with a parameter server.
 """
 
 import argparse
@@ -28,11 +29,13 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--compute-seconds", type=float, default=BATCH_SIZE / V100_IMAGES_PER_SECOND)
+    parser.add_argument("--broadcast", type=int, default=0, metavar="MIB")
     options = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
     parameters = list(build_on_fake_tensors(options.model).named_parameters())
     gradients = [(name, torch.ones(parameter.shape)) for name, parameter in reversed(parameters)]
+    state = torch.full((options.broadcast << 18,), float(hvd.rank()))
     run = os.environ.get("HVSCALE_RUN")
     log = (Path(run) / "steps.jsonl").open("w", buffering=1) if run is not None and hvd.rank() == 0 else None
     # Ends each step, as in a training: hvscale's autotune acts there.
@@ -49,6 +52,8 @@ def main() -> None:
             handles.append(hvd.allreduce_async_(gradient, name=name, op=hvd.Average))
         for handle in handles:
             hvd.synchronize(handle)
+        if options.broadcast:
+            hvd.broadcast_(state, 0, name="state")
         optimizer.step()
         now = time.perf_counter()
         if log is not None:
@@ -56,6 +61,8 @@ def main() -> None:
         step_start = now
     if any(bool((gradient != 1).any()) for _, gradient in gradients):
         raise SystemExit("wrong result: the average of ones is not 1")
+    if bool((state != 0).any()):
+        raise SystemExit("wrong result: rank 0 broadcasts zeros")
 
 
 if __name__ == "__main__":
