@@ -253,7 +253,7 @@ def test_the_eager_limit_between_nodes_is_tried_only_with_several_nodes(several_
     ],
 )
 def test_large_broadcasts_in_the_steps_are_tuned(largest: int, expected: list[str]) -> None:
-    """First of all if they are larger than all gradients."""
+    """Before the other knobs if they are larger than all gradients."""
     moves: dict[str, dict[str, object]] = {
         "cycle_time": {"5": {}},
         "hvscale_broadcast": {"chain": {}, "two_level": {}},
