@@ -16,7 +16,7 @@ register(
                 variables={ALGORITHM_VARIABLE: "off"},
                 values=OneOf({"off": "off", "chain": "chain", "two_level": "two-level"}),
                 preload=LIBRARY,
-                note="off leaves all broadcasts to the MPI library; takes the place of the broadcasts of --collectives",
+                note="off leaves all broadcasts to the MPI library; any value overrides the broadcasts in --collectives",
                 restart="communicator",
                 source="docs/explanation/broadcast.md",
             ),
