@@ -1,8 +1,9 @@
 """What recording the gradients adds to a training step.
 
-Run it on an idle machine with the environment's Python: `python benchmarks/gradients_cost.py`. In
-one process, it alternates training steps with the recorder's own work for one step: one record for
-each gradient, one wait, one mark and the write of the step. The result is their ratio.
+Run it on an idle machine with the environment's Python: `python benchmarks/gradients_cost.py`, with
+`--device cuda` on a GPU. In one process, it alternates training steps with the recorder's own work
+for one step: one record for each gradient, one wait, one mark and the write of the step. The result
+is their ratio. On a GPU, a record also records a CUDA event, and the batches are larger.
 """
 
 import argparse
@@ -20,16 +21,29 @@ from scipy import stats
 from hvscale.models import build
 from hvscale.profiling.record.rank_side.gradient_recorder import Recorder
 
+WARM_UP_STEPS = 2
 REPEATS = 20  # a step's records take too little time for one clock reading
-BATCHES = {"edsr-baseline": (4, 3, 48, 48), "edsr": (1, 3, 48, 48), "resnet50": (4, 3, 224, 224)}
+BATCHES = {
+    "cpu": {"edsr-baseline": (4, 3, 48, 48), "edsr": (1, 3, 48, 48), "resnet50": (4, 3, 224, 224)},
+    "cuda": {"edsr-baseline": (16, 3, 48, 48), "edsr": (16, 3, 48, 48), "resnet50": (128, 3, 224, 224)},
+}
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def training_seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
-    """Time one training step."""
+    """Time one training step, on a GPU in bf16."""
+    device = batch.device.type
     start = time.perf_counter()
     optimizer.zero_grad()
-    model(batch).square().mean().backward()
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        loss = model(batch).float().square().mean()
+    loss.backward()
     optimizer.step()
+    synchronize(device)
     return time.perf_counter() - start
 
 
@@ -42,7 +56,7 @@ def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.P
         for _ in parameters:
             recorder.wait(time.monotonic_ns(), time.monotonic_ns())
         recorder.mark_step()
-    if not recorder.active:
+    if not recorder.active or not recorder.times_gpu:
         raise SystemExit("the recording ended early")
     return (time.perf_counter() - start) / REPEATS
 
@@ -50,19 +64,22 @@ def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.P
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="two or more")
+    parser.add_argument("--device", choices=BATCHES, default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init()
+    where = "one core" if arguments.device == "cpu" else f"{torch.cuda.get_device_name()}, bf16"
     table = Table(
-        title=f"recording gradients, one core, {arguments.rounds} rounds", caption="share: of the training step"
+        title=f"recording gradients, {where}, {arguments.rounds} rounds", caption="share: of the training step"
     )
     for column in ("model", "tensors", "training step, ms", "recording a step, us", "% of the step", "95 % interval"):
         table.add_column(column, justify="left" if column == "model" else "right")
-    for name, shape in BATCHES.items():
-        model, batch = build(name), torch.rand(shape)
+    for name, shape in BATCHES[arguments.device].items():
+        model, batch = build(name).to(arguments.device), torch.rand(shape, device=arguments.device)
         optimizer = torch.optim.Adam(model.parameters())
         parameters = [(key, one) for key, one in model.named_parameters() if one.requires_grad]
-        training_seconds(model, optimizer, batch)
+        for _ in range(WARM_UP_STEPS):
+            training_seconds(model, optimizer, batch)
         with tempfile.TemporaryDirectory() as folder:
             recorder = Recorder(folder, hvd)
             recording_seconds(recorder, parameters)

@@ -102,6 +102,12 @@ def test_a_wait_after_the_last_step_is_not_part_of_it(record: Callable[..., JobG
     assert (found.blocked < found.seconds).all()
 
 
+def test_a_program_that_ends_horovod_itself_keeps_its_last_step(record: Callable[..., JobGradients]) -> None:
+    found = record(TRAINING % "" + "hvd.shutdown()\n")
+    assert found.numbers == list(range(1, STEPS))
+    assert not found.warnings
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
 def test_gradients_on_a_gpu_have_its_times_beside_the_host_s(record: Callable[..., JobGradients]) -> None:
     """The GPU computes each step for 50 ms, and the host enqueues it long before that."""

@@ -190,7 +190,7 @@ class Recorder:
             self.cuda_mark = None
         step.cuda.end = rest.cuda.start = self.cuda_mark
         self.mark, self.seen = None, set(rest.tensors)
-        if self.horovod.size() != self.size:
+        if self.horovod.is_initialized() and self.horovod.size() != self.size:  # a program may have ended Horovod
             raise ValueError("the number of ranks has changed")
         head = STEP.pack(self.count, step.start, end, len(step.tensors), len(step.positions))
         self._write(b"STEP", head + step.columns())
