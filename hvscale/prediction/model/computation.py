@@ -1,4 +1,4 @@
-"""When the slowest rank enqueues each tensor, on any number of ranks.
+"""When the slowest rank has each tensor and enqueues it, on any number of ranks.
 
 Ranks beyond the recording repeat recorded ranks: each further set of ranks is at another recorded
 step, as in a replay. Beyond the number of recorded steps of all ranks, the slowest rank is slower
@@ -22,11 +22,13 @@ TAIL_SHARE = 0.1
 class Draw:
     """Steps of several independent jobs.
 
-    `ready`: (chains, tensors), seconds after the last result until the slowest rank enqueues the
-    tensor. `compute`: (chains,), the same for the last tensor of the average rank.
+    `ready`: (chains, tensors), seconds after the last result until the slowest rank has computed
+    the tensor. `enqueued`: the same until the last rank has enqueued it, earlier on a GPU. `compute`:
+    (chains,), as `ready`, for the last tensor of the average rank.
     """
 
     ready: Floats
+    enqueued: Floats
     compute: Floats
 
 
@@ -36,15 +38,19 @@ class Computation:
     def __init__(self, job: Job, np_: int) -> None:
         self.np = np_
         # (steps, ranks, tensors): computation after a step's last wait precedes the next step.
-        spans = np.moveaxis(np.roll(job.after, 1, axis=1)[:, :, None] + job.ready, 0, 1)
+        # Where the host runs ahead of a GPU, the moments of enqueueing follow those of the tensors.
+        self.tensors = job.ready.shape[2]
+        moments = job.ready if job.enqueued is None else np.concatenate([job.ready, job.enqueued], axis=2)
+        spans = np.moveaxis(np.roll(job.after, 1, axis=1)[:, :, None] + moments, 0, 1)
         self.spans = spans
         self.steps, self.ranks = spans.shape[:2]
         self.slowest = spans.max(axis=1)
-        self.mean = spans.max(axis=2).mean(axis=1)
+        self.last = spans[:, :, : self.tensors].max(axis=2)
+        self.mean = self.last.mean(axis=1)
         self.excess = self._mean_excess()
 
     def _mean_excess(self) -> float:
-        spans = np.sort(self.spans.max(axis=2).ravel())
+        spans = np.sort(self.last.ravel())
         tail = spans[int((1 - TAIL_SHARE) * len(spans)) :]
         return float(tail.mean() - tail[0]) if len(tail) > 1 else 0.0
 
@@ -57,15 +63,14 @@ class Computation:
         if rest:
             step = generator.integers(self.steps, size=chains)
             some = generator.permuted(np.tile(np.arange(self.ranks), (chains, 1)), axis=1)[:, :rest]
-            part = self.spans[step[:, None], some]
-            ready = np.maximum(ready, part.max(axis=1))
-            compute += part.max(axis=2).sum(axis=1)
+            ready = np.maximum(ready, self.spans[step[:, None], some].max(axis=1))
+            compute += self.last[step[:, None], some].sum(axis=1)
         beyond = self.np / (self.steps * self.ranks)
         if beyond > 1:
             # The largest of k exponential excesses follows Gumbel's distribution around ln k.
             extra = self.excess * np.maximum(np.log(beyond) + generator.gumbel(size=chains), 0)
             ready = ready + extra[:, None]
-        return Draw(ready, compute / self.np)
+        return Draw(ready[:, : self.tensors], ready[:, -self.tensors :], compute / self.np)
 
     def _sets(self, sets: int, chains: int, generator: np.random.Generator) -> Floats:
         """(chains, steps): how many sets of ranks are at each recorded step."""

@@ -1,11 +1,12 @@
 """Horovod's background loop, for many independent jobs at once.
 
 A cycle begins `cycle_time` after the one before, or when its messages are through. The ranks agree
-on the tensors that are ready on all of them, fuse these greedily in the order of the first step,
+on the tensors that all of them have enqueued, fuse these greedily in the order of the first step,
 and all-reduce one fused message after the other (horovod/common: operations.cc RunLoopOnce,
 response_cache.cc, controller.cc FuseResponses; release 0.28.1). MPI and Gloo block the loop
-meanwhile, so that gradients pile up and the next message grows; NCCL's messages are ordered by a
-stream, and the loop goes on.
+meanwhile, so that gradients pile up and the next message grows. NCCL's messages are ordered by a
+stream, which also waits for the GPU to compute them, and the loop goes on (nccl_operations.cc
+NCCLAllreduce::WaitForData).
 """
 
 from collections.abc import Iterator
@@ -211,26 +212,28 @@ class Loop:
         self.tick = np.zeros(chains)  # start of the next cycle
         self.link_free = np.zeros(chains)  # end of the last message
         self.burst = np.full(chains, costs.burst.bytes if costs.burst else 0.0)
+        self.computed = np.empty((chains, 0))  # when the slowest rank has computed each unit
         self.traffic: list[tuple[Floats, NDArray[np.int64]]] = []
         self.timeline = Timeline(np.zeros(0), [], [])
 
     def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
         """Simulate a step; return the six arrays of Simulation but its agreement: (6, chains)."""
-        ready = self.units.ready(drawn.ready)
+        self.computed = self.units.ready(drawn.ready)
+        enqueued = self.units.ready(drawn.enqueued) if self.costs.blocking is False else self.computed
         last = drawn.ready.max(axis=1)
         self.timeline = Timeline(np.sort(drawn.ready[0]), [], [])
         exposed, end = Exposed(last), last.copy()
         if self.np > 1:
-            self._all_reduce(ready, exposed, end, generator)
+            self._all_reduce(enqueued, exposed, end, generator)
         for state in (self.tick, self.link_free):
             state -= end
         return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies, exposed.hidden])
 
-    def _all_reduce(self, ready: Floats, exposed: Exposed, end: Floats, generator: np.random.Generator) -> None:
+    def _all_reduce(self, enqueued: Floats, exposed: Exposed, end: Floats, generator: np.random.Generator) -> None:
         """Run cycles until all tensors are through; `end` becomes the end of the last message."""
         # The loops of two ranks sleep at different times: one looks at its queue earlier than the
         # last one to arrive, by up to a cycle.
-        seen = ready + self.cycle * generator.random(len(ready))[:, None]
+        seen = enqueued + self.cycle * generator.random(len(enqueued))[:, None]
         period = np.maximum(self.cycle, self.agreement)
         queue = Queue(seen)
         while queue.active.any():
@@ -249,10 +252,10 @@ class Loop:
 
     def _messages(self, found: "Found", now: Floats, exposed: Exposed) -> Floats:
         """Fuse and send what was found; return when the loop goes on."""
-        for size, tensors in self._fused(found):
+        for size, tensors, computed in self._fused(found):
             sends = tensors > 0
             copies = np.where(tensors > 1, self.costs.copy_seconds(size, self.np), 0.0)
-            start = now if self.costs.blocking else np.maximum(now, self.link_free)
+            start = now if self.costs.blocking else np.maximum(np.maximum(now, self.link_free), computed)
             wire = np.where(sends, self._wire(size, start), 0.0)
             done = start + copies + wire
             exposed.wire += np.where(sends, exposed.part(start + copies / 2, done - copies / 2), 0)
@@ -267,8 +270,9 @@ class Loop:
             now = np.where(sends, done, now) if self.costs.blocking else now
         return now
 
-    def _fused(self, found: "Found") -> Iterator[tuple[Floats, NDArray[np.int64]]]:
-        """The next message of each chain: (chains,) bytes and tensors, both 0 where none is left.
+    def _fused(self, found: "Found") -> Iterator[tuple[Floats, NDArray[np.int64], Floats]]:
+        """The next message of each chain, (chains,): bytes and tensors, both 0 where none is left,
+        and when the slowest rank has computed the last of them.
 
         A message stops at the first unit that does not fit, and holds at least one unit.
         """
@@ -276,11 +280,13 @@ class Loop:
         # all are whole numbers.
         bytes_before = np.concatenate([[0.0], np.cumsum(self.units.bytes[found.unit])])
         tensors_before = np.concatenate([[0], np.cumsum(self.units.tensors[found.unit])])
+        computed = np.append(self.computed[found.chain, found.unit], -np.inf)
         next_, last = found.begins[:-1], found.begins[1:]
         while (next_ < last).any():
             fits = np.searchsorted(bytes_before, bytes_before[next_] + self.threshold, side="right") - 1
             stop = np.minimum(np.maximum(fits, next_ + 1), last)
-            yield bytes_before[stop] - bytes_before[next_], tensors_before[stop] - tensors_before[next_]
+            latest = np.maximum.reduceat(computed, np.stack([next_, stop], axis=1).ravel())[::2]
+            yield bytes_before[stop] - bytes_before[next_], tensors_before[stop] - tensors_before[next_], latest
             next_ = stop
 
     def _wire(self, size: Floats, start: Floats) -> Floats:

@@ -21,8 +21,8 @@ class Job:
 
     `names`, `dtypes`, `groups`: of each tensor, in the order of rank 0's first step; a group is
     None for a tensor on its own. `bytes`: (tensors,). `ready`: (ranks, steps, tensors), seconds
-    from the step's start until the rank enqueues the tensor. `after`: (ranks, steps), seconds from
-    the last wait to the end of the step. `images`: of one rank in one step, None if unknown.
+    from the step's start until the rank has computed the tensor. `after`: (ranks, steps), seconds
+    from the last wait to the end of the step. `images`: of one rank in one step, None if unknown.
     """
 
     name: str
@@ -41,6 +41,8 @@ class Job:
     basis: str | None = None
     """What stands for the gradients if the run recorded none; its messages keep their pattern."""
     warnings: tuple[str, ...] = ()
+    enqueued: Seconds | None = None
+    """As `ready`, until the host enqueues the tensor, ahead of a GPU. None: when it is ready."""
 
     @property
     def compute_seconds(self) -> float:
@@ -57,6 +59,7 @@ class Job:
             self,
             ready=self.ready[rank, step],
             after=self.after[rank, step],
+            enqueued=None if self.enqueued is None else self.enqueued[rank, step],
             recorded_seconds=self.recorded_seconds[rank, step],
         )
 
@@ -70,6 +73,12 @@ def read_job(run: RunFolder) -> Job:
     log = read_step_log(run)
     images = [] if log is None else log.images[log.images == log.images].tolist()
     ready, after = computation(gradients)
+    enqueued = None
+    if gradients.on_gpu is not None:
+        on_host, after_on_host = computation_on_host(gradients)
+        # The host and the GPU are at the same point when the last wait ends. A host that is behind
+        # keeps the GPU waiting, so that the tensor is ready when it is enqueued.
+        enqueued = np.minimum(on_host + np.roll(after_on_host - after, 1, axis=1)[:, :, None], ready)
     return Job(
         name=run.path.name,
         names=[tensor.name for tensor in gradients.tensors],
@@ -84,16 +93,20 @@ def read_job(run: RunFolder) -> Job:
         recorded_seconds=gradients.seconds,
         basis=gradients.basis,
         warnings=tuple(gradients.warnings),
+        enqueued=enqueued,
     )
 
 
 def computation(gradients: JobGradients) -> tuple[Seconds, Seconds]:
-    """`ready` and `after` of a job: recorded moments, less the waits before them.
+    """`ready` and `after` of a job: by the GPU's times where they are known, else by the host's."""
+    return computation_on_host(gradients) if gradients.on_gpu is None else gradients.on_gpu
 
-    On a GPU they are the moments when the GPU had computed the gradients: the host runs ahead.
+
+def computation_on_host(gradients: JobGradients) -> tuple[Seconds, Seconds]:
+    """When the host enqueued each tensor and what followed the last wait, less the waits before.
+
+    Raises RequestError for a time that is not a number.
     """
-    if gradients.on_gpu is not None:
-        return gradients.on_gpu
     ready, after = gradients.enqueued.copy(), gradients.seconds - gradients.blocked
     for row, rank in enumerate(gradients.ranks):
         for column, number in enumerate(gradients.numbers):

@@ -1,6 +1,7 @@
 """Measured all-reduces: those of profiled runs, and those of `hvscale bench allreduce`."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from hvscale.launch import flavours
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.read.events import Events
+from hvscale.profiling.read.events import SOURCES, Events
+from hvscale.profiling.read.nccl_file import read_nccl_profile
 
 Floats = NDArray[np.float64]
 ALGORITHM_VARIABLE = re.compile("allreduce(_intra)?_algorithm$", re.IGNORECASE)
@@ -23,6 +25,8 @@ OPENMPI_NUMBERS = {
     **{"1": "linear", "2": "reduce_broadcast", "3": "recursive_doubling"},
     **{"4": "ring", "5": "segmented_ring", "6": "reduce_scatter_allgather"},
 }
+NCCL = "nccl"  # the source of its messages
+RING = "ring"
 LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
@@ -57,6 +61,8 @@ class Samples:
     """Of all messages of the run, of which `seconds` are a sample."""
     from_training: bool = False
     """The ranks computed while these messages moved."""
+    over_nccl: bool = False
+    """NCCL carried the messages, from GPU to GPU; MPI the agreements."""
     round_robin: bool = False
     """Ranks that share a core got it one after the other."""
 
@@ -75,6 +81,8 @@ def run_samples(run: RunFolder) -> Samples | None:
     events = recording.load()
     if record.np < 2 or not len(events):
         return None
+    if recording.source == NCCL:
+        return _nccl_samples(run, record, events)
     if recording.ranks_per_event > 1:
         last_start, end, sizes, is_small = _messages_of_rank_0(events)
     elif len(events.ordinal) == len(events):
@@ -107,6 +115,65 @@ def run_samples(run: RunFolder) -> Samples | None:
         total_seconds=float(seconds[is_data].sum()),
         from_training=not is_replay(record),
     )
+
+
+def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples | None:
+    """As `run_samples`: NCCL's all-reduces by the GPUs' times, and MPI's agreements."""
+    last_start, end, sizes = _nccl_allreduces(events, record.np)
+    mpi = SOURCES.get("hvprof").read(run, (), None)
+    agreements, setup = np.empty(0), 0
+    if mpi is not None and len(mpi_events := mpi.load()):
+        setup = after_setup(mpi.steps)
+        start, returned, _, is_small = _collectives(mpi_events, record.np)
+        agreements = (returned - start)[is_small & (start >= setup)] / 1e9
+    order = np.argsort(end, kind="stable")
+    order = order[(last_start[order] >= setup) & (sizes[order] > 0)]
+    if not len(order):
+        return None
+    seconds = (end - last_start)[order] / 1e9
+    idle = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
+    chosen = np.random.default_rng(0).permutation(len(order))[:MOST_MESSAGES]
+    return Samples(
+        **(place(record) | {"library": NCCL, "algorithm": nccl_algorithm(run)}),
+        bytes=sizes[order][chosen].astype(np.float64),
+        seconds=np.maximum(seconds[chosen], 1e-7),
+        idle_seconds=np.maximum(idle[chosen], 0),
+        agreements=agreements,
+        name=run.path.name,
+        total_seconds=float(seconds.sum()),
+        from_training=not is_replay(record),
+        over_nccl=True,
+    )
+
+
+def _nccl_allreduces(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...]:
+    """Last start, last end and bytes of each all-reduce of all ranks, in their common order.
+
+    A ring keeps a rank's last calls, so the calls are counted from the end. None, as empty arrays,
+    where the ranks' calls differ in their bytes.
+    """
+    names = np.array(events.operations)
+    is_chosen = (events.communicator_size == ranks) & (names[events.operation] == "allreduce")
+    of_rank = [np.flatnonzero(is_chosen & (events.rank == rank)) for rank in range(ranks)]
+    count = min(len(one) for one in of_rank)
+    ordered = [one[np.argsort(events.start_ns[one], kind="stable")][len(one) - count :] for one in of_rank]
+    calls = np.array(ordered, np.int64).reshape(ranks, count)
+    sizes, start = events.bytes[calls], events.start_ns[calls]
+    if not count or (sizes != sizes[0]).any():
+        return tuple(np.empty(0, np.int64) for _ in range(3))
+    return start.max(axis=0), (start + events.duration_ns[calls]).max(axis=0), sizes[0]
+
+
+def nccl_algorithm(run: RunFolder) -> str | None:
+    """The algorithm in which NCCL sent most bytes, if it is one of the model's; else None."""
+    elements: Counter[str] = Counter()
+    for path in run.hvprof.glob("nccl-*.hvn"):
+        records = read_nccl_profile(path).records
+        records = records[records["function"] == b"AllReduce"]
+        for name in np.unique(records["algorithm"]).tolist():
+            elements[name.decode(errors="replace").lower()] += int(records["count"][records["algorithm"] == name].sum())
+    most = elements.most_common(1)
+    return RING if most and most[0][0] == RING else None
 
 
 def after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int:
