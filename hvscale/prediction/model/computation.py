@@ -23,13 +23,13 @@ class Draw:
     """Steps of several independent jobs.
 
     `ready`: (chains, tensors), seconds after the last result until the slowest rank has computed
-    the tensor. `enqueued`: the same until the last rank has enqueued it, earlier on a GPU. `compute`:
-    (chains,), as `ready`, for the last tensor of the average rank.
+    the tensor. `compute`: (chains,), the same for the last tensor of the average rank. `enqueued`:
+    as `ready`, until the last rank has enqueued the tensor, ahead of its GPU; None: when ready.
     """
 
     ready: Floats
-    enqueued: Floats
     compute: Floats
+    enqueued: Floats | None = None
 
 
 class Computation:
@@ -70,7 +70,8 @@ class Computation:
             # The largest of k exponential excesses follows Gumbel's distribution around ln k.
             extra = self.excess * np.maximum(np.log(beyond) + generator.gumbel(size=chains), 0)
             ready = ready + extra[:, None]
-        return Draw(ready[:, : self.tensors], ready[:, -self.tensors :], compute / self.np)
+        enqueued = ready[:, self.tensors :] if ready.shape[1] > self.tensors else None
+        return Draw(ready[:, : self.tensors], compute / self.np, enqueued)
 
     def _sets(self, sets: int, chains: int, generator: np.random.Generator) -> Floats:
         """(chains, steps): how many sets of ranks are at each recorded step."""

@@ -219,7 +219,8 @@ class Loop:
     def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
         """Simulate a step; return the six arrays of Simulation but its agreement: (6, chains)."""
         self.computed = self.units.ready(drawn.ready)
-        enqueued = self.units.ready(drawn.enqueued) if self.costs.blocking is False else self.computed
+        ahead = drawn.enqueued if not self.costs.blocking else None
+        enqueued = self.computed if ahead is None else self.units.ready(ahead)
         last = drawn.ready.max(axis=1)
         self.timeline = Timeline(np.sort(drawn.ready[0]), [], [])
         exposed, end = Exposed(last), last.copy()

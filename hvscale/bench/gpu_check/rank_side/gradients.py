@@ -34,7 +34,7 @@ class Clock:
         if self.device.type == "cpu":
             self.moments.append(time.perf_counter())
             return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record()  # type: ignore[no-untyped-call]
         self.moments.append(event)
 
