@@ -56,7 +56,7 @@ def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.P
         for _ in parameters:
             recorder.wait(time.monotonic_ns(), time.monotonic_ns())
         recorder.mark_step()
-    if not recorder.active or not recorder.times_gpu:
+    if not recorder.active or not recorder.cuda.active:
         raise SystemExit("the recording ended early")
     return (time.perf_counter() - start) / REPEATS
 

@@ -133,6 +133,16 @@ def test_incomplete_times_on_the_gpu_are_not_used(tmp_path: Path, other: bytes) 
     assert (ready == [0.001, 0.002]).all()
 
 
+def test_steps_that_all_ranks_timed_on_the_gpu_are_used_alone(tmp_path: Path) -> None:
+    """Rank 0 times every step and rank 1 every 2nd."""
+    times = [b"".join(on_gpu(number, [30 + number, 40]) for number in range(0, 5, every)) for every in (1, 2)]
+    ranks = [header(rank=rank) + WHOLE[len(FRAMES[0]) :] + one for rank, one in enumerate(times)]
+    found = read_job_gradients(job(tmp_path, *ranks)).timed_on_gpu
+    assert found.numbers == [2, 4]
+    assert computation(found)[0].tolist() == [[[0.032, 0.04], [0.034, 0.04]]] * 2
+    assert found.seconds.shape == (2, 2)
+
+
 @pytest.mark.parametrize("damaged", [on_gpu(9, [1, 2]), on_gpu(1, [1]), on_gpu(1, [2**43, 1]), frame(b"CUDA", b"")])
 def test_times_on_the_gpu_that_fit_no_step_end_the_file(damaged: bytes) -> None:
     found = read(WHOLE + on_gpu(0, [1, 2]) + damaged)

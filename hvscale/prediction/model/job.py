@@ -69,7 +69,7 @@ def read_job(run: RunFolder) -> Job:
 
     Raises RequestError if the run has neither.
     """
-    gradients = read_job_schedule(run)
+    gradients = read_job_schedule(run).timed_on_gpu
     log = read_step_log(run)
     images = [] if log is None else log.images[log.images == log.images].tolist()
     ready, after = computation(gradients)

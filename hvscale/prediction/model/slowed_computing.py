@@ -119,7 +119,7 @@ def same_job(job: Job, other: RunFolder) -> RecordedComputing | None:
 def recorded_computing(run: RunFolder) -> RecordedComputing | None:
     """The mean step of a run that recorded gradients and messages; None without either."""
     try:
-        gradients, samples = read_job_gradients(run), run_samples(run)
+        gradients, samples = read_job_gradients(run).timed_on_gpu, run_samples(run)
     except RequestError:
         return None
     if samples is None:

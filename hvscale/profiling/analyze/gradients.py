@@ -14,6 +14,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, RankGradients, read_gradients
 
 Seconds = NDArray[np.float64]
+FEWEST_TIMED_STEPS = 2
 
 
 class RankSteps(NamedTuple):
@@ -86,6 +87,19 @@ class JobGradients:
             ready.append([self._ordered(rank, step, one.ready) for step, one in zip(steps, times, strict=True)])
             after.append([one.after for one in times])
         return np.array(ready), np.array(after)
+
+    @property
+    def timed_on_gpu(self) -> "JobGradients":
+        """The steps whose gradients all ranks timed on the GPU, if there are several; else all.
+
+        A rank times every step, or every 2nd, 4th or 8th, where that would cost too much.
+        """
+
+        def is_timed(step: GradientStep) -> bool:
+            return step.on_gpu is not None and not np.isnan(step.on_gpu.ready).any()
+
+        timed = [number for number in self.numbers if all(is_timed(rank.steps[number]) for rank in self.ranks)]
+        return replace(self, numbers=timed) if len(timed) >= FEWEST_TIMED_STEPS else self
 
     @cached_property
     def seconds(self) -> Seconds:

@@ -34,8 +34,8 @@ class Clock:
         if self.device.type == "cpu":
             self.moments.append(time.perf_counter())
             return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
         self.moments.append(event)
 
     def compute(self) -> None:

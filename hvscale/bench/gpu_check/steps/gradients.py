@@ -51,7 +51,10 @@ def compare(context: StepContext, run: RunFolder, steps: int) -> None:
         if len(recorded) != steps - 1:
             raise CommandFailedError(f"rank {rank} recorded {len(recorded) + 1} of {steps} steps", [])
         for one, timed in zip(recorded, result["seconds"], strict=True):
-            moments += moments_of(one, timed, context.on_gpu)
+            if one.on_gpu is not None or not context.on_gpu:  # short steps are not all timed
+                moments += moments_of(one, timed)
+    if not moments:
+        raise CommandFailedError("no step has times on the GPU", [])
     differences = [abs(moment.recorded - moment.timed) for moment in moments]
     ahead = median(moment.recorded - moment.enqueued for moment in moments)
     context.hold_timing(
@@ -68,10 +71,8 @@ def compare(context: StepContext, run: RunFolder, steps: int) -> None:
     )
 
 
-def moments_of(step_: GradientStep, timed: list[float], on_gpu: bool) -> list[Moment]:
-    """Raises CommandFailedError for a step without times on the GPU, or of other gradients."""
-    if on_gpu and step_.on_gpu is None:
-        raise CommandFailedError(f"step {step_.number} has no times on the GPU", [])
+def moments_of(step_: GradientStep, timed: list[float]) -> list[Moment]:
+    """Raises CommandFailedError for a step of other gradients."""
     recorded = step_.enqueued if step_.on_gpu is None else step_.on_gpu.ready
     if len(recorded) != len(timed):
         raise CommandFailedError(f"step {step_.number} has {len(recorded)} of {len(timed)} gradients", [])

@@ -30,6 +30,8 @@ CUDA = struct.Struct("<QQI")  # step, ns from its last wait to its end on the GP
 NOT_ON_GPU = 2**64 - 1
 # What a program may set for its libraries itself, before Horovod starts.
 SETTINGS = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY", "OMPI_MCA_mpi_yield_when_idle")
+MOST_CUDA_SHARE = 0.005  # of a step, that timing it by CUDA events may take of the host's time
+MOST_INTERVAL = 8  # of the timed steps: a short recording still has some
 MOST_BYTES = 64 << 20  # of one rank's file; 136 tensors take 1.7 KB a step
 MOST_ENQUEUES = 1 << 20  # in one step: more means that no step was recognised
 
@@ -61,6 +63,98 @@ class CudaStep:
 def nanoseconds(start: Any, end: Any) -> int:
     """The time between two completed CUDA events, at least 0."""
     return max(0, round(1e6 * float(start.elapsed_time(end))))
+
+
+class CudaTimes:
+    """Times gradients on the GPU of the first one, in as many steps as cost little.
+
+    Every step, every 2nd, 4th, ...: ranks that differ then time some steps in common.
+    """
+
+    def __init__(self, write: Callable[[bytes, bytes], None]) -> None:
+        self.write = write
+        self.active = True
+        self.device: Any = None  # None: no gradient was on a GPU yet
+        self.mark: Any = None  # the event of the last mark
+        self.interval, self.spent_ns = 1, 0
+        self.steps: deque[tuple[int, int, CudaStep]] = deque()  # number, nanoseconds; events may be pending
+        self.free: list[Any] = []  # events to use again
+        self.streams: dict[Any, Any] = {}  # by what PyTorch calls the current stream
+
+    def is_timed(self, number: int) -> bool:
+        return self.device is not None and number % self.interval == 0
+
+    def is_on_gpu(self, tensor: Any) -> bool:
+        """Whether the tensor is on the GPU that is timed."""
+        if not self.active or not tensor.is_cuda:
+            return False
+        if self.device is None:
+            self.device = tensor.device
+        return bool(tensor.device == self.device)
+
+    def event(self, event: Any = None) -> Any:
+        """Record `event`, or another one, on the stream in which the program computes."""
+        begin = time.monotonic_ns()
+        try:
+            cuda = sys.modules["torch"].cuda
+            if event is None:
+                event = self.free.pop() if self.free else cuda.Event(enable_timing=True)
+            event.record(self._stream(cuda))
+        except Exception as error:
+            self._stop(error)
+            return None
+        self.spent_ns += time.monotonic_ns() - begin
+        return event
+
+    def _stream(self, cuda: Any) -> Any:
+        """The current stream. torch.cuda.current_stream() makes an object each time, in 3 us."""
+        current = getattr(sys.modules["torch"]._C, "_cuda_getCurrentStream", None)
+        if current is None:
+            return cuda.current_stream(self.device)
+        key = current(self.device.index)
+        stream = self.streams.get(key)
+        if stream is None:
+            stream = self.streams[key] = cuda.current_stream(self.device)
+        return stream
+
+    def add(self, number: int, nanoseconds_of_step: int, step: CudaStep) -> None:
+        """Take a step of the program, to be written once its events have completed."""
+        if self.active and step.is_whole:
+            self.steps.append((number, nanoseconds_of_step, step))
+        self.write_steps()
+
+    def write_steps(self, wait: bool = False) -> None:
+        """Write the steps whose events have completed, without blocking the program."""
+        while self.steps:
+            number, duration, step = self.steps[0]
+            begin = time.monotonic_ns()
+            try:
+                if wait:
+                    step.end.synchronize()
+                elif not step.end.query():
+                    return
+                payload = step.columns(number)
+            except Exception as error:
+                self._stop(error)
+                return
+            self.write(b"CUDA", payload)
+            self.steps.popleft()
+            self.free += [event for event in step.ready if event is not None]
+            self.spent_ns += time.monotonic_ns() - begin
+            self.choose_interval(duration)
+
+    def choose_interval(self, nanoseconds_of_step: int) -> None:
+        """Time as many steps as cost MOST_CUDA_SHARE of all steps, if they cost as the last one."""
+        spent, self.spent_ns = self.spent_ns, 0
+        self.interval = 1
+        while self.interval < MOST_INTERVAL and spent > MOST_CUDA_SHARE * self.interval * nanoseconds_of_step:
+            self.interval *= 2
+
+    def _stop(self, error: Exception) -> None:
+        """Record only the host's times from now on."""
+        self.active, self.device = False, None
+        self.steps.clear()
+        sys.stderr.write(f"hvscale: times on the GPU are no longer recorded: {error}\n")
 
 
 class Step:
@@ -110,10 +204,8 @@ class Recorder:
         self.mark_ns = 0  # when an optimizer last ended a step()
         self.mark: tuple[int, int] | None = None  # enqueues and waits of this step before that
         self.unnamed = 0  # tensors without a name since the last mark
-        self.times_gpu = True
-        self.device: Any = None  # the GPU of the gradients
-        self.cuda_mark: Any = None  # the CUDA event of the last mark
-        self.cuda_steps: deque[tuple[int, CudaStep]] = deque()  # by number; their events may be pending
+        self.waits = 0  # calls of synchronize() that are still to come
+        self.cuda = CudaTimes(self._write)
 
     def enqueue(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
         """Note `tensors`, which Horovod has just enqueued."""
@@ -146,9 +238,16 @@ class Recorder:
             self.seen.add(number)
             self.step.tensors.append(number)
             self.step.enqueued.append(now)
-            self.step.cuda.ready.append(self._cuda_event() if self._on_gpu(tensor) else None)
+            is_timed = self.cuda.is_on_gpu(tensor) and self.cuda.is_timed(self._number)
+            self.step.cuda.ready.append(self.cuda.event() if is_timed else None)
+        self.waits += 1
         if len(self.step.tensors) > MOST_ENQUEUES:
             raise ValueError("no step was recognised: no tensor's name was enqueued twice")
+
+    @property
+    def _number(self) -> int:
+        """The step of the next enqueue or wait: a new one after an optimizer's step()."""
+        return self.count + (self.mark is not None and self.mark[0] > 0)
 
     def wait(self, begin: int, end: int) -> None:
         """Note a call of synchronize()."""
@@ -168,18 +267,21 @@ class Recorder:
                 step.begins.append(begin)
                 step.ends.append(end)
                 step.blocked.append(end - begin)
-            if self.device is not None:
-                step.cuda.waited = self._cuda_event(step.cuda.waited)
+            # A GPU's stream is idle until the last of them.
+            self.waits = max(0, self.waits - 1)
+            if self.waits == 0 and self.cuda.is_timed(self._number):
+                step.cuda.waited = self.cuda.event(step.cuda.waited)
 
     def mark_step(self, *_: object) -> None:
         """Note the end of an optimizer's step()."""
         with self.lock:
             self.mark_ns = time.monotonic_ns()
-            self.unnamed = 0
+            self.unnamed = self.waits = 0
             if self.step is not None:
                 self.mark = (len(self.step.tensors), len(self.step.positions))
-            if self.device is not None:
-                self.cuda_mark = self._cuda_event()
+            # It ends a step and begins the next one.
+            needed = self.cuda.is_timed(self.count) or self.cuda.is_timed(self.count + 1)
+            self.cuda.mark = self.cuda.event() if needed else None
 
     def _close_step(self, step: Step, now: int) -> Step:
         """Write `step`, which ends at the last mark, or now; return the next one."""
@@ -187,53 +289,16 @@ class Recorder:
             end, rest = self.mark_ns, step.split(*self.mark, self.mark_ns)
         else:
             end, rest = now, Step(now)
-            self.cuda_mark = None
-        step.cuda.end = rest.cuda.start = self.cuda_mark
+            self.cuda.mark, self.waits = None, 0
+        step.cuda.end = rest.cuda.start = self.cuda.mark
         self.mark, self.seen = None, set(rest.tensors)
         if self.horovod.is_initialized() and self.horovod.size() != self.size:  # a program may have ended Horovod
             raise ValueError("the number of ranks has changed")
         head = STEP.pack(self.count, step.start, end, len(step.tensors), len(step.positions))
         self._write(b"STEP", head + step.columns())
-        if step.cuda.is_whole:
-            self.cuda_steps.append((self.count, step.cuda))
-        self._write_cuda_steps()
+        self.cuda.add(self.count, end - step.start, step.cuda)
         self.count += 1
         return rest
-
-    def _on_gpu(self, tensor: Any) -> bool:
-        """Whether the tensor is on the GPU that is timed: that of the first gradient on a GPU."""
-        if tensor.device.type != "cuda" or not self.times_gpu:
-            return False
-        if self.device is None:
-            self.device = tensor.device
-        return bool(tensor.device == self.device)
-
-    def _cuda_event(self, event: Any = None) -> Any:
-        """Record a CUDA event, or a new one, on the stream in which the program computes."""
-        try:
-            cuda = sys.modules["torch"].cuda
-            event = event or cuda.Event(enable_timing=True)
-            event.record(cuda.current_stream(self.device))
-        except Exception as error:
-            self._stop_cuda(error)
-            return None
-        return event
-
-    def _write_cuda_steps(self, wait: bool = False) -> None:
-        """Write the steps whose events have completed, without blocking the program."""
-        while self.cuda_steps:
-            number, step = self.cuda_steps[0]
-            try:
-                if wait:
-                    step.end.synchronize()
-                elif not step.end.query():
-                    return
-                payload = step.columns(number)
-            except Exception as error:
-                self._stop_cuda(error)
-                return
-            self._write(b"CUDA", payload)
-            self.cuda_steps.popleft()
 
     def _describe(self, key: tuple[Any, ...], tensor: Any) -> int:
         name, index, count, dtype, group_size, process_set = key
@@ -288,16 +353,10 @@ class Recorder:
             try:
                 if self.step is not None and self.mark is not None and self.mark[0]:
                     self._close_step(self.step, self.mark_ns)
-                self._write_cuda_steps(wait=True)
+                self.cuda.write_steps(wait=True)
                 self.active = False
             except Exception as error:
                 self._stop(error)
-
-    def _stop_cuda(self, error: Exception) -> None:
-        """Record only the host's times from now on."""
-        self.times_gpu, self.device = False, None
-        self.cuda_steps.clear()
-        sys.stderr.write(f"hvscale: times on the GPU are no longer recorded: {error}\n")
 
     def _stop(self, error: Exception) -> None:
         self.active = False
