@@ -30,7 +30,7 @@ from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_pr
 from tests.conftest import Run, run_json
 from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import PROGRAMS, MakeRun
-from tests.profiling.synthetic import profile, signed_header
+from tests.profiling.synthetic import head, profile, records, signed, signed_header
 
 VERSIONS = range(1, 7)
 CHANNEL_NS = 1000
@@ -257,7 +257,22 @@ def test_nccl_calls_take_precedence_over_mpi(harness: Path, make_run: MakeRun) -
     assert breakdown(run).source == "hvprof"
     profile_of(run, 0).unlink()
     record(harness, run, 6, 1, 8)
-    assert breakdown(run).source == "nccl"
+    result = breakdown(run)
+    assert result.source == "nccl"
+    assert any(warning.startswith("MPI carried ") for warning in result.warnings)
+
+
+def test_the_few_bytes_of_mpi_beside_nccl_are_no_warning(harness: Path, make_run: MakeRun) -> None:
+    """Horovod's ranks set themselves up and negotiate by MPI."""
+    run = make_run(1)
+    made = records(3)
+    made["bytes"] = 8
+    content = head(3, 1 << 20, 0, made) + signed(made).tobytes()
+    (run.hvprof / "rank-00000.hvp").write_bytes(content)
+    record(harness, run, 6, 1, 4000)
+    assert breakdown(run).warnings == []
+    (run.hvprof / "rank-00000.hvp").write_bytes(content[:100])
+    assert any("rank-00000.hvp" in warning for warning in breakdown(run).warnings)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ BAR_PIXELS, MARGIN_PIXELS = 34, 110
 
 def page(document: GpuCheckDocument) -> str:
     """The HTML page of a check, also of one that was interrupted."""
-    what = "dry run on the CPU: no GPU was checked" if document.dry_run else "everything that needs a GPU"
+    what = "dry run on the CPU: no GPU was checked" if document.dry_run else "what needs a GPU"
     # Throughputs of a dry run are a CPU's, of small models: nobody should compare them.
     figures = {} if document.dry_run else throughput_figures(document)
     return render_page(

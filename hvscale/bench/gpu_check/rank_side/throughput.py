@@ -7,6 +7,7 @@ step is plain PyTorch in one process, so that the figures show what the chip can
 Usage: python -m ...rank_side.throughput REQUEST RESULTS: two files of JSON
 """
 
+import gc
 import json
 import math
 import sys
@@ -125,6 +126,7 @@ def prepare(request: Request, variant: Variant) -> tuple[TrainingStep, dict[str,
     before = 0
     if on_gpu:
         synchronize(torch.device(request.device))
+        gc.collect()  # an earlier step refers to itself, so its memory waits for this
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, ranks_in_words
+from hvscale.core.units import human_bytes
 from hvscale.profiling.read.events import BLOCK, SOURCES, Events, EventSource, Part, Recording, Reducer, Source
 from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, read_nccl_profile
 from hvscale.profiling.read.passes import in_order, reduce_messages, workers
+from hvscale.profiling.read.sources import hvprof
 
 OPERATIONS = {
     b"AllReduce": "allreduce",
@@ -31,6 +33,7 @@ NAMES = (*OPERATIONS.values(), "other")
 # NCCL reports the element count of one rank's part. hvscale counts the bytes of the whole buffer,
 # as nccl-tests does.
 COUNTED_PER_RANK = (b"AllGather", b"ReduceScatter", b"AlltoAll", b"Gather", b"Scatter")
+MPI_SHARE = 0.01  # of NCCL's bytes: Horovod's ranks also negotiate and set themselves up by MPI
 DATATYPE_BYTES = {
     **dict.fromkeys((b"ncclInt8", b"ncclUint8", b"ncclFloat8e4m3", b"ncclFloat8e5m2"), 1),
     **dict.fromkeys((b"ncclFloat16", b"ncclBfloat16"), 2),
@@ -65,8 +68,7 @@ def read(
     events = NcclEvents(parts)
     if not len(events):
         return None
-    if any(run.hvprof.glob("rank-*.hvp")):
-        warnings.append("both MPI and NCCL calls were recorded; the table shows NCCL's, which carried the data")
+    warnings += _beside_nccl(run, parts)
     np_of_job = run.read().np
     ranks = sorted({part.rank for part in parts})
     if missing := sorted(set(range(np_of_job)) - set(ranks)):
@@ -79,6 +81,27 @@ def read(
 
 # Under Horovod with NCCL, MPI calls only negotiate which tensors to send next.
 SOURCES.register("nccl", Source(priority=30, read=read))
+
+
+def _beside_nccl(run: RunFolder, parts: Sequence["NcclPart"]) -> list[str]:
+    """A warning if MPI carried data too, by the calls of the lowest rank."""
+    lowest = min(part.rank for part in parts)
+    try:
+        mpi = hvprof.read(run, (), [lowest])
+    except RequestError as error:
+        return [str(error)]
+    if mpi is None:
+        return []
+    calls = mpi.of_ranks([lowest]).load()
+    by_mpi = int(calls.bytes[~calls.bitwise].sum())
+    by_nccl = sum(part.bytes for part in parts if part.rank == lowest)
+    if by_mpi <= MPI_SHARE * by_nccl:
+        return []
+    amounts = f"{human_bytes(by_mpi)} beside NCCL's {human_bytes(by_nccl)}"
+    return [
+        f"MPI carried {amounts} on rank {lowest}, and the table shows NCCL's calls only: profile with "
+        "--env NCCL_PROFILER_PLUGIN=none to see MPI's"
+    ]
 
 
 class NcclPart(Part):
@@ -96,6 +119,9 @@ class NcclPart(Part):
         self.ordinals = np.empty((0, 2), np.int64)
         self.offset_ns = profile.realtime_minus_monotonic_ns
         self.overwritten = profile.overwritten
+        self.bytes = sum(
+            width * int(records["count"][records["datatype"] == name].sum()) for name, width in DATATYPE_BYTES.items()
+        )
         self.unsized = int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES))))
         self.enqueued, self.seen_by_host = (
             int(np.count_nonzero(records["timing"] == timing)) for timing in (ENQUEUED, SEEN_BY_HOST)
