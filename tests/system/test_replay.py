@@ -309,6 +309,13 @@ def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run,
     assert done.stdout.count("recorded with Horovod") == 1
 
 
+def test_a_recording_of_gpus_is_replayed_in_host_memory_with_a_warning(hvscale: Run, own_recording: Path) -> None:
+    change(own_recording, b"TNSR", device="cuda")
+    done = hvscale("replay", own_recording)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("hvscale: warning: the job was recorded on GPUs; the replay sends host memory") == 1
+
+
 def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, own_recording: Path) -> None:
     path = own_recording / "hvprof/gradients-00001.hvg"
     path.write_bytes(path.read_bytes()[:-250])  # in the middle of a step

@@ -51,6 +51,7 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     check_same_recording(hvd, gradients)
     if hvd.rank() == 0:
         warn_of_another_horovod(gradients)
+        warn_of_a_gpu(gradients)
     if compute == "auto":
         compute = "spin" if has_cores(hvd, gradients) else "sleep"
     rank = Rank(hvd, gradients, Spin() if compute == "spin" else Sleep())
@@ -91,6 +92,13 @@ def warn_of_another_horovod(gradients: JobGradients) -> None:
     recorded, here = gradients.ranks[0].recording.header.horovod, sys.modules["horovod"].__version__
     if recorded not in (None, here):
         text = f"recorded with Horovod {recorded}, replayed with {here}: it may schedule messages differently"
+        print(f"hvscale: warning: {text}", file=sys.stderr)
+
+
+def warn_of_a_gpu(gradients: JobGradients) -> None:
+    """Print a warning if the job's gradients were on GPUs."""
+    if any(tensor.device != "cpu" for tensor in gradients.tensors):
+        text = "the job was recorded on GPUs; the replay sends host memory by MPI or Gloo, so its messages are not NCCL's"
         print(f"hvscale: warning: {text}", file=sys.stderr)
 
 
