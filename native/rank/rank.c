@@ -203,7 +203,8 @@ static bool start_command(const struct order *order, int *master, const sigset_t
     int slave;
     if (!open_terminal(master, &slave)) {
         char problem[256];
-        snprintf(problem, sizeof problem, "no pseudo-terminal for the rank's output: %s", strerror(errno));
+        snprintf(problem, sizeof problem, "no pseudo-terminal for the rank's output (%s): mount devpts on /dev/pts",
+                 strerror(errno));
         log_problem(problem);
         return false;
     }

@@ -75,10 +75,11 @@ def read_job(run: RunFolder) -> Job:
     ready, after = computation(gradients)
     enqueued = None
     if gradients.on_gpu is not None:
-        on_host, after_on_host = computation_on_host(gradients)
+        on_host, _ = computation_on_host(gradients)
         # The host and the GPU are at the same point when the last wait ends. A host that is behind
         # keeps the GPU waiting, so that the tensor is ready when it is enqueued.
-        enqueued = np.minimum(on_host + np.roll(after_on_host - after, 1, axis=1)[:, :, None], ready)
+        ahead = after_last_wait(gradients) - after
+        enqueued = np.minimum(on_host + np.roll(ahead, 1, axis=1)[:, :, None], ready)
     return Job(
         name=run.path.name,
         names=[tensor.name for tensor in gradients.tensors],
@@ -100,6 +101,16 @@ def read_job(run: RunFolder) -> Job:
 def computation(gradients: JobGradients) -> tuple[Seconds, Seconds]:
     """`ready` and `after` of a job: by the GPU's times where they are known, else by the host's."""
     return computation_on_host(gradients) if gradients.on_gpu is None else gradients.on_gpu
+
+
+def after_last_wait(gradients: JobGradients) -> Seconds:
+    """(ranks, steps): from the end of the last wait to the step's end, on the host."""
+    return np.array(
+        [
+            [rank.steps[number].seconds - float(rank.steps[number].ends[-1]) for number in gradients.numbers]
+            for rank in gradients.ranks
+        ]
+    )
 
 
 def computation_on_host(gradients: JobGradients) -> tuple[Seconds, Seconds]:

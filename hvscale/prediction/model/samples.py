@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord, is_own_command
 from hvscale.core.units import KIB
 from hvscale.launch import flavours
@@ -16,7 +17,8 @@ from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.read.events import SOURCES, Events
-from hvscale.profiling.read.nccl_file import read_nccl_profile
+from hvscale.profiling.read.nccl_file import ENQUEUED, read_nccl_profile
+from hvscale.profiling.read.sources.nccl import DATATYPE_BYTES
 
 Floats = NDArray[np.float64]
 ALGORITHM_VARIABLE = re.compile("allreduce(_intra)?_algorithm$", re.IGNORECASE)
@@ -118,24 +120,26 @@ def run_samples(run: RunFolder) -> Samples | None:
 
 
 def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples | None:
-    """As `run_samples`: NCCL's all-reduces by the GPUs' times, and MPI's agreements."""
-    last_start, end, sizes = _nccl_allreduces(events, record.np)
+    """As `run_samples`: NCCL's all-reduces by the GPUs' times, and MPI's agreements.
+
+    Raises RequestError if this NCCL does not report when its kernels ran.
+    """
+    end, durations, sizes = _nccl_allreduces(events, record.np)
     mpi = SOURCES.get("hvprof").read(run, (), None)
     agreements, setup = np.empty(0), 0
     if mpi is not None and len(mpi_events := mpi.load()):
         setup = after_setup(mpi.steps)
         start, returned, _, is_small = _collectives(mpi_events, record.np)
         agreements = (returned - start)[is_small & (start >= setup)] / 1e9
-    order = np.argsort(end, kind="stable")
-    order = order[(last_start[order] >= setup) & (sizes[order] > 0)]
-    if not len(order):
+    counts = (end - durations >= setup) & (sizes > 0)
+    if not counts.any():
         return None
-    seconds = (end - last_start)[order] / 1e9
-    idle = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
-    chosen = np.random.default_rng(0).permutation(len(order))[:MOST_MESSAGES]
+    end, seconds, sizes = end[counts], durations[counts] / 1e9, sizes[counts]
+    idle = np.diff(end, prepend=end[:1]) / 1e9 - seconds
+    chosen = np.random.default_rng(0).permutation(len(end))[:MOST_MESSAGES]
     return Samples(
         **(place(record) | {"library": NCCL, "algorithm": nccl_algorithm(run)}),
-        bytes=sizes[order][chosen].astype(np.float64),
+        bytes=sizes[chosen].astype(np.float64),
         seconds=np.maximum(seconds[chosen], 1e-7),
         idle_seconds=np.maximum(idle[chosen], 0),
         agreements=agreements,
@@ -147,10 +151,11 @@ def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples 
 
 
 def _nccl_allreduces(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...]:
-    """Last start, last end and bytes of each all-reduce of all ranks, in their common order.
+    """Last end, nanoseconds and bytes of each all-reduce of all ranks, in their common order.
 
-    A ring keeps a rank's last calls, so the calls are counted from the end. None, as empty arrays,
-    where the ranks' calls differ in their bytes.
+    The rank that comes last has the shortest time: the others wait for it. This needs no clock that
+    nodes share. A ring keeps a rank's last calls, so the calls are counted from the end. Empty
+    arrays where the ranks' calls differ in their bytes.
     """
     names = np.array(events.operations)
     is_chosen = (events.communicator_size == ranks) & (names[events.operation] == "allreduce")
@@ -158,22 +163,30 @@ def _nccl_allreduces(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...
     count = min(len(one) for one in of_rank)
     ordered = [one[np.argsort(events.start_ns[one], kind="stable")][len(one) - count :] for one in of_rank]
     calls = np.array(ordered, np.int64).reshape(ranks, count)
-    sizes, start = events.bytes[calls], events.start_ns[calls]
+    sizes, durations = events.bytes[calls], events.duration_ns[calls]
     if not count or (sizes != sizes[0]).any():
         return tuple(np.empty(0, np.int64) for _ in range(3))
-    return start.max(axis=0), (start + events.duration_ns[calls]).max(axis=0), sizes[0]
+    return (events.start_ns[calls] + durations).max(axis=0), durations.min(axis=0), sizes[0]
 
 
 def nccl_algorithm(run: RunFolder) -> str | None:
-    """The algorithm in which NCCL sent most bytes, if it is one of the model's; else None."""
-    elements: Counter[str] = Counter()
+    """The algorithm in which NCCL sent most bytes, if it is one of the model's; else None.
+
+    Raises RequestError if NCCL's calls have no times of the GPU.
+    """
+    sent: Counter[bytes] = Counter()
     for path in run.hvprof.glob("nccl-*.hvn"):
         records = read_nccl_profile(path).records
         records = records[records["function"] == b"AllReduce"]
-        for name in np.unique(records["algorithm"]).tolist():
-            elements[name.decode(errors="replace").lower()] += int(records["count"][records["algorithm"] == name].sum())
-    most = elements.most_common(1)
-    return RING if most and most[0][0] == RING else None
+        if (records["timing"] == ENQUEUED).any():
+            raise RequestError(
+                f"{run.path}: this release of NCCL does not tell a profiler when its kernels run, so what its messages "
+                "cost is unknown: profile with NCCL 2.26 or later"
+            )
+        for record in records:
+            sent[bytes(record["algorithm"])] += int(record["count"]) * DATATYPE_BYTES.get(bytes(record["datatype"]), 0)
+    most = sent.most_common(1)
+    return RING if most and most[0][0].lower() == RING.encode() else None
 
 
 def after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int:

@@ -69,7 +69,8 @@ def stretched(job: Job, seconds: float) -> Job:
     if not seconds or not backward:
         return job
     factor = max(1 + seconds / backward, LEAST_BACKWARD)
-    return replace(job, ready=first + (job.ready - first) * factor)
+    ready = first + (job.ready - first) * factor
+    return replace(job, ready=ready, enqueued=None if job.enqueued is None else np.minimum(job.enqueued, ready))
 
 
 def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:

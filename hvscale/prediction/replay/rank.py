@@ -98,7 +98,9 @@ def warn_of_another_horovod(gradients: JobGradients) -> None:
 def warn_of_a_gpu(gradients: JobGradients) -> None:
     """Print a warning if the job's gradients were on GPUs."""
     if any(tensor.device != "cpu" for tensor in gradients.tensors):
-        text = "the job was recorded on GPUs; the replay sends host memory by MPI or Gloo, so its messages are not NCCL's"
+        text = (
+            "the job was recorded on GPUs; the replay sends host memory by MPI or Gloo, so its messages are not NCCL's"
+        )
         print(f"hvscale: warning: {text}", file=sys.stderr)
 
 

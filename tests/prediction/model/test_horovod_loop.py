@@ -1,5 +1,7 @@
 """Horovod's loop, against what can be computed by hand and what holds for every job."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -53,6 +55,28 @@ def test_a_stream_does_not_block_the_loop() -> None:
     costs = SimpleCosts(bytes_per_second=1e8, blocking=False)
     assert run(job, costs).messages_per_step > run(job, SimpleCosts(bytes_per_second=1e8)).messages_per_step
     assert run(job, costs).wire.mean() == pytest.approx(20 * 0.01 - 0.04 + 2e-3, rel=0.05)
+
+
+def test_a_host_far_ahead_of_its_gpu_sends_one_message_over_a_stream() -> None:
+    """MPI's messages wait for the GPU: each tensor has gone before the next one is ready."""
+    job = regular_job([MB] * 6, interval=0.01)
+    ahead = replace(job, enqueued=np.full_like(job.ready, 1e-3))
+    found = run(ahead, SimpleCosts(blocking=False))
+    assert found.traffic.tensors.tolist() == [6] * found.step.size
+    # The last tensor, and 6 MB on the wire.
+    assert found.timeline.messages == [pytest.approx((0.07, 0.076, 6 * MB, 6))]
+    assert found.step == pytest.approx(0.076)
+    assert run(ahead, SimpleCosts(blocking=True)).messages_per_step == 6
+    assert run(job, SimpleCosts(blocking=False)).messages_per_step == 6
+
+
+def test_a_message_of_a_stream_waits_for_its_own_tensors_only() -> None:
+    job = regular_job([MB] * 6, interval=0.01)
+    enqueued = np.tile([1e-3] * 3 + [0.025] * 3, (2, 4, 1))
+    found = run(replace(job, enqueued=enqueued), SimpleCosts(blocking=False))
+    assert found.timeline.messages == [pytest.approx((0.04, 0.043, 3 * MB, 3)), pytest.approx((0.07, 0.073, 3 * MB, 3))]
+    assert found.hidden == pytest.approx(0.003)
+    assert found.wire == pytest.approx(0.003)
 
 
 def test_the_fusion_threshold_limits_messages_of_several_tensors() -> None:

@@ -1,5 +1,7 @@
 """How messages slow computing down: the slope over recordings, and its effect on a job."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,11 @@ def test_each_step_of_each_rank_is_stretched_from_its_own_first_gradient() -> No
 def test_a_job_with_one_gradient_has_no_time_to_stretch() -> None:
     job = regular_job([MB])
     assert stretched(job, 1.0) is job
+
+
+@pytest.mark.parametrize(("seconds", "enqueued"), [(-4.0, [1, 6]), (4.0, [1, 9])])
+def test_a_host_never_enqueues_after_its_gpu_has_computed(seconds: float, enqueued: list[float]) -> None:
+    job = replace(make_job(np.array([[[2.0, 10.0]]]), [MB] * 2), enqueued=np.array([[[1.0, 9.0]]]))
+    found = stretched(job, seconds)
+    assert found.enqueued is not None
+    assert (found.ready.tolist(), found.enqueued.tolist()) == ([[[2, 10 + seconds]]], [[enqueued]])
