@@ -11,6 +11,7 @@ from hvscale.prediction.replay.schedule import first_step
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.messages import read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.profiling.read.gradients_file import GradientStep
 
 Seconds = NDArray[np.float64]
 
@@ -105,12 +106,11 @@ def computation(gradients: JobGradients) -> tuple[Seconds, Seconds]:
 
 def after_last_wait(gradients: JobGradients) -> Seconds:
     """(ranks, steps): from the end of the last wait to the step's end, on the host."""
-    return np.array(
-        [
-            [rank.steps[number].seconds - float(rank.steps[number].ends[-1]) for number in gradients.numbers]
-            for rank in gradients.ranks
-        ]
-    )
+
+    def of_step(step: GradientStep) -> float:
+        return step.seconds - float(step.ends.max(initial=0.0))
+
+    return np.array([[of_step(rank.steps[number]) for number in gradients.numbers] for rank in gradients.ranks])
 
 
 def computation_on_host(gradients: JobGradients) -> tuple[Seconds, Seconds]:

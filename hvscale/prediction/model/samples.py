@@ -170,23 +170,25 @@ def _nccl_allreduces(events: Events, ranks: int) -> tuple[NDArray[np.int64], ...
 
 
 def nccl_algorithm(run: RunFolder) -> str | None:
-    """The algorithm in which NCCL sent most bytes, if it is one of the model's; else None.
+    """The algorithm in which the lowest rank's NCCL sent most bytes, if it is one of the model's.
 
     Raises RequestError if NCCL's calls have no times of the GPU.
     """
-    sent: Counter[bytes] = Counter()
-    for path in run.hvprof.glob("nccl-*.hvn"):
-        records = read_nccl_profile(path).records
-        records = records[records["function"] == b"AllReduce"]
-        if (records["timing"] == ENQUEUED).any():
-            raise RequestError(
-                f"{run.path}: this release of NCCL does not tell a profiler when its kernels run, so what its messages "
-                "cost is unknown: profile with NCCL 2.26 or later"
-            )
-        for record in records:
-            sent[bytes(record["algorithm"])] += int(record["count"]) * DATATYPE_BYTES.get(bytes(record["datatype"]), 0)
+    records = read_nccl_profile(min(run.hvprof.glob("nccl-*.hvn"))).records
+    records = records[records["function"] == b"AllReduce"]
+    if (records["timing"] == ENQUEUED).any():
+        raise RequestError(
+            f"{run.path}: this release of NCCL does not tell a profiler when its kernels run, so what its messages "
+            "cost is unknown: profile with NCCL 2.26 or later"
+        )
+    sent: Counter[str] = Counter()
+    for datatype, width in DATATYPE_BYTES.items():
+        of_type = records[records["datatype"] == datatype]
+        for name in np.unique(of_type["algorithm"]).tolist():
+            elements = int(of_type["count"][of_type["algorithm"] == name].sum())
+            sent[name.decode(errors="replace").lower()] += width * elements
     most = sent.most_common(1)
-    return RING if most and most[0][0].lower() == RING.encode() else None
+    return RING if most and most[0][0] == RING else None
 
 
 def after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int:
