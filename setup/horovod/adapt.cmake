@@ -4,8 +4,9 @@
 set(CMAKE_CXX11_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++20")
 
-# Horovod 0.28.1 uses these headers without including them; g++ 13 and later no longer include them from others.
-set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -include cstdint -include stdexcept -include string")
+# Horovod 0.28.1 uses these headers without including them; g++ 13 and later no longer include them from others. With
+# <version>, its flatbuffers finds std::span in C++20: g++ 14 rejects the class that it has instead.
+set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -include version -include cstdint -include stdexcept -include string")
 
 # No debug information: the wheel shrinks from 20 MB to 1 MB. Horovod itself turns this -O2 into -O3.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
