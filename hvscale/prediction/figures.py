@@ -288,7 +288,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
             mode="markers",
             marker={"symbol": "line-ns", "size": 16, "line": {"color": ORANGE, "width": 1.2}},
             customdata=list(range(1, len(step.ready) + 1)),
-            hovertemplate=f"gradient %{{customdata}} of {len(step.ready)}<br>enqueued at %{{x:.3f}} ms<extra></extra>",
+            hovertemplate=f"gradient %{{customdata}} of {len(step.ready)}<br>ready at %{{x:.3f}} ms<extra></extra>",
             legendgroup="gradients",
         )
     if step.agreements:

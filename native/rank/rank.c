@@ -203,8 +203,11 @@ static bool start_command(const struct order *order, int *master, const sigset_t
     int slave;
     if (!open_terminal(master, &slave)) {
         char problem[256];
-        snprintf(problem, sizeof problem, "no pseudo-terminal for the rank's output (%s): mount devpts on /dev/pts",
-                 strerror(errno));
+        int error = errno;
+        const char *fix = error == ENOSPC   ? "raise the sysctl kernel.pty.max"
+                          : error == EMFILE ? "raise ulimit -n"
+                                            : "mount devpts on /dev/pts";
+        snprintf(problem, sizeof problem, "no pseudo-terminal for the rank's output (%s): %s", strerror(error), fix);
         log_problem(problem);
         return false;
     }

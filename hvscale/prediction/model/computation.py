@@ -1,4 +1,4 @@
-"""When the slowest rank has each tensor and enqueues it, on any number of ranks.
+"""When the slowest rank has computed and enqueued each tensor, on any number of ranks.
 
 Ranks beyond the recording repeat recorded ranks: each further set of ranks is at another recorded
 step, as in a replay. Beyond the number of recorded steps of all ranks, the slowest rank is slower

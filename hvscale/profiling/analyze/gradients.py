@@ -17,6 +17,11 @@ Seconds = NDArray[np.float64]
 FEWEST_TIMED_STEPS = 2
 
 
+def is_timed_on_gpu(step: GradientStep) -> bool:
+    """Whether the step has the GPU's time of every tensor."""
+    return step.on_gpu is not None and not bool(np.isnan(step.on_gpu.ready).any())
+
+
 class RankSteps(NamedTuple):
     """A rank's recording and, by number, its steps that can be compared with other ranks'."""
 
@@ -81,7 +86,7 @@ class JobGradients:
         ready, after = [], []
         for rank in self.ranks:
             steps = [rank.steps[number] for number in self.numbers]
-            times = [step.on_gpu for step in steps if step.on_gpu is not None and not np.isnan(step.on_gpu.ready).any()]
+            times = [step.on_gpu for step in steps if step.on_gpu is not None and is_timed_on_gpu(step)]
             if len(times) < len(steps):
                 return None
             ready.append([self._ordered(rank, step, one.ready) for step, one in zip(steps, times, strict=True)])
@@ -94,11 +99,7 @@ class JobGradients:
 
         A rank times every step, or every 2nd, 4th or 8th, where that would cost too much.
         """
-
-        def is_timed(step: GradientStep) -> bool:
-            return step.on_gpu is not None and not np.isnan(step.on_gpu.ready).any()
-
-        timed = [number for number in self.numbers if all(is_timed(rank.steps[number]) for rank in self.ranks)]
+        timed = [number for number in self.numbers if all(is_timed_on_gpu(rank.steps[number]) for rank in self.ranks)]
         return replace(self, numbers=timed) if len(timed) >= FEWEST_TIMED_STEPS else self
 
     @cached_property

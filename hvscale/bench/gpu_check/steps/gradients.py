@@ -60,9 +60,9 @@ def compare(context: StepContext, run: RunFolder, steps: int) -> None:
     context.hold_timing(
         CLAIM,
         max(differences) <= MOST_SECONDS,
-        f"{len(moments)} gradients of {human_seconds(median(moment.timed for moment in moments))}: median difference "
-        f"{human_seconds(median(differences))}, largest {human_seconds(max(differences))}; enqueued "
-        f"{human_seconds(abs(ahead))} before",
+        f"{len(moments)} gradients, computed after {human_seconds(median(moment.timed for moment in moments))} (median); "
+        f"recorded times differ by {human_seconds(median(differences))} (median), at most "
+        f"{human_seconds(max(differences))}; the host enqueued them {human_seconds(abs(ahead))} earlier",
         f"a recorded time is {human_seconds(max(differences))} off",
         gradients=len(moments),
         median_difference_seconds=median(differences),

@@ -68,7 +68,7 @@ def read(
     events = NcclEvents(parts)
     if not len(events):
         return None
-    warnings += _beside_nccl(run, parts)
+    warnings += _beside_nccl(run, events)
     np_of_job = run.read().np
     ranks = sorted({part.rank for part in parts})
     if missing := sorted(set(range(np_of_job)) - set(ranks)):
@@ -83,18 +83,17 @@ def read(
 SOURCES.register("nccl", Source(priority=30, read=read))
 
 
-def _beside_nccl(run: RunFolder, parts: Sequence["NcclPart"]) -> list[str]:
+def _beside_nccl(run: RunFolder, events: "NcclEvents") -> list[str]:
     """A warning if MPI carried data too, by the calls of the lowest rank."""
-    lowest = min(part.rank for part in parts)
+    lowest = events.parts[0].rank
     try:
         mpi = hvprof.read(run, (), [lowest])
     except RequestError as error:
         return [str(error)]
     if mpi is None:
         return []
-    calls = mpi.of_ranks([lowest]).load()
-    by_mpi = int(calls.bytes[~calls.bitwise].sum())
-    by_nccl = sum(part.bytes for part in parts if part.rank == lowest)
+    calls = mpi.events.of_rank(lowest)
+    by_mpi, by_nccl = int(calls.bytes[~calls.bitwise].sum()), int(events.of_rank(lowest).bytes.sum())
     if by_mpi <= MPI_SHARE * by_nccl:
         return []
     amounts = f"{human_bytes(by_mpi)} beside NCCL's {human_bytes(by_nccl)}"
@@ -119,9 +118,6 @@ class NcclPart(Part):
         self.ordinals = np.empty((0, 2), np.int64)
         self.offset_ns = profile.realtime_minus_monotonic_ns
         self.overwritten = profile.overwritten
-        self.bytes = sum(
-            width * int(records["count"][records["datatype"] == name].sum()) for name, width in DATATYPE_BYTES.items()
-        )
         self.unsized = int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES))))
         self.enqueued, self.seen_by_host = (
             int(np.count_nonzero(records["timing"] == timing)) for timing in (ENQUEUED, SEEN_BY_HOST)
