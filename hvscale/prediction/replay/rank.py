@@ -19,8 +19,9 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores, machine_identity
 from hvscale.core.memory import keep_freed_memory
 from hvscale.core.run_folder import RunFolder, is_own_command
-from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
-from hvscale.profiling.analyze.gradients import JobGradients
+from hvscale.prediction.replay.gpu import LAST_WAIT, STEP_START, GpuStream, choose_gpu
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule, replayed_steps
+from hvscale.profiling.analyze.gradients import JobGradients, is_timed_on_gpu
 from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.gradients_file import GradientTensor
@@ -39,7 +40,7 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     """
     if is_own_command(recorded.read().command, "train"):
         keep_freed_memory()  # as the trainer does
-    gradients = read_job_schedule(recorded)
+    gradients = replayed_steps(read_job_schedule(recorded))
     if gradients.basis is not None:
         os.environ.update(FUSION_OFF)
     for name, value in gradients.ranks[0].recording.header.settings.items():
@@ -51,10 +52,10 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     check_same_recording(hvd, gradients)
     if hvd.rank() == 0:
         warn_of_another_horovod(gradients)
-        warn_of_a_gpu(gradients)
+    gpu = open_gpu(hvd, gradients)
     if compute == "auto":
         compute = "spin" if has_cores(hvd, gradients) else "sleep"
-    rank = Rank(hvd, gradients, Spin() if compute == "spin" else Sleep())
+    rank = Rank(hvd, gradients, Spin() if compute == "spin" else Sleep(), gpu)
     count = steps or len(gradients.numbers)
     durations: list[float] = []
     with StepLines(recorded, gradients, hvd) as lines:
@@ -79,7 +80,7 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
 
 def has_cores(hvd: ModuleType, gradients: JobGradients) -> bool:
     """Whether the job computed on cores, and every rank of this replay has one for itself."""
-    if any(tensor.device != "cpu" for tensor in gradients.tensors):
+    if computed_on_gpu(gradients):
         return False
     machine = zlib.crc32(machine_identity().encode())
     machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
@@ -95,13 +96,27 @@ def warn_of_another_horovod(gradients: JobGradients) -> None:
         print(f"hvscale: warning: {text}", file=sys.stderr)
 
 
-def warn_of_a_gpu(gradients: JobGradients) -> None:
-    """Print a warning if the job's gradients were on GPUs."""
-    if any(tensor.device != "cpu" for tensor in gradients.tensors):
-        text = (
-            "the job was recorded on GPUs; the replay sends host memory by MPI or Gloo, so its messages are not NCCL's"
-        )
-        print(f"hvscale: warning: {text}", file=sys.stderr)
+def open_gpu(hvd: ModuleType, gradients: JobGradients) -> GpuStream | None:
+    """Return this rank's GPU if the job computed on GPUs and all ranks have one. Collective.
+
+    Rank 0 prints a warning where messages then are not as the recorded ones.
+    """
+    if not computed_on_gpu(gradients):
+        return None
+    missing = choose_gpu(hvd)
+    warning = None
+    if missing:
+        warning = f"the replay sends host memory, so its messages are not the recorded GPUs': {missing}"
+    elif not is_timed_on_gpu(gradients.ranks[0].steps[gradients.numbers[0]]):
+        warning = "no times of the GPUs are known, so each gradient counts as computed when it is enqueued"
+    if warning and hvd.rank() == 0:
+        print(f"hvscale: warning: the job was recorded on GPUs; {warning}", file=sys.stderr)
+    return None if missing else GpuStream()
+
+
+def computed_on_gpu(gradients: JobGradients) -> bool:
+    """Whether any gradient was on a GPU."""
+    return any(tensor.device != "cpu" for tensor in gradients.tensors)
 
 
 def find_dtype(tensor: GradientTensor) -> torch.dtype:
@@ -175,13 +190,16 @@ def check_same_recording(hvd: ModuleType, gradients: JobGradients) -> None:
 class Rank:
     """The tensors of one rank, and how it replays a step."""
 
-    def __init__(self, hvd: ModuleType, gradients: JobGradients, computation: Sleep | Spin) -> None:
-        self.hvd, self.gradients, self.computation = hvd, gradients, computation
+    def __init__(
+        self, hvd: ModuleType, gradients: JobGradients, computation: Sleep | Spin, gpu: GpuStream | None
+    ) -> None:
+        self.hvd, self.gradients, self.computation, self.gpu = hvd, gradients, computation, gpu
         self.delays = Delays()
         self.tensors = []
         for tensor in gradients.tensors:
             dtype = find_dtype(tensor)
-            self.tensors.append(torch.ones(tensor.bytes // dtype.itemsize, dtype=dtype))
+            device = "cpu" if gpu is None or tensor.device == "cpu" else "cuda"
+            self.tensors.append(torch.ones(tensor.bytes // dtype.itemsize, dtype=dtype, device=device))
 
     def step(self, schedule: StepSchedule, begin: float) -> tuple[float, float]:
         """Replay the step that began at `begin` of time.perf_counter().
@@ -190,9 +208,11 @@ class Rank:
         """
         handles: deque[tuple[int, int]] = deque()
         exposed = 0.0
+        if self.gpu is not None:
+            self.gpu.mark(STEP_START)
         for action in schedule.actions:
             if isinstance(action, Enqueue):
-                handles.append((self.enqueue_at(begin + action.seconds, action.tensors), len(action.tensors)))
+                handles.append((self.enqueue_at(begin + action.seconds, action), len(action.tensors)))
                 continue
             self.computation.until(begin + action.seconds)
             start = time.perf_counter()
@@ -200,6 +220,9 @@ class Rank:
             # As in the recording, time between calls of synchronize() is computation.
             begin = start + blocked
             exposed += blocked
+        if self.gpu is not None and schedule.gpu_seconds is not None:
+            self.gpu.mark(LAST_WAIT)
+            self.gpu.busy_until(LAST_WAIT, schedule.gpu_seconds)
         end = begin + schedule.compute_seconds
         self.computation.until(end)
         if handles:
@@ -219,15 +242,18 @@ class Rank:
             tensors -= count
         return blocked
 
-    def enqueue_at(self, moment: float, tensors: tuple[int, ...]) -> int:
+    def enqueue_at(self, moment: float, action: Enqueue) -> int:
         """Enqueue a tensor, or all tensors of a group, so that the call returns at `moment`.
 
         Return its handle.
         """
-        planned = max(moment - self.delays.expected(tensors[0]), time.perf_counter())
+        first = action.tensors[0]
+        planned = max(moment - self.delays.expected(first), time.perf_counter())
         self.computation.until(planned)
-        handle = self.enqueue(tensors)
-        self.delays.add(tensors[0], time.perf_counter() - planned)
+        if self.gpu is not None and action.computed is not None:
+            self.gpu.busy_until(STEP_START, action.computed)
+        handle = self.enqueue(action.tensors)
+        self.delays.add(first, time.perf_counter() - planned)
         return handle
 
     def enqueue(self, numbers: tuple[int, ...]) -> int:

@@ -7,6 +7,7 @@ a replay differ as the recorded ones do.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +19,15 @@ SEED = 20210401  # any fixed number: two replays of a recording make the same ca
 
 
 class Enqueue(NamedTuple):
-    """Enqueue a tensor, or all tensors of a group, so many seconds after the last wait."""
+    """Enqueue a tensor, or all tensors of a group, so many seconds after the last wait.
+
+    `computed`: when the GPU has computed all of them, seconds after the step's start there; None if
+    unknown.
+    """
 
     seconds: float
     tensors: tuple[int, ...]
+    computed: float | None = None
 
 
 class Wait(NamedTuple):
@@ -33,10 +39,19 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """One step of one rank. `compute_seconds`: from the last wait to the end of the step."""
+    """One step of one rank. `compute_seconds`: from the last wait to the end of the step.
+
+    `gpu_seconds`: the same on the GPU, None if unknown.
+    """
 
     actions: list[Enqueue | Wait]
     compute_seconds: float
+    gpu_seconds: float | None = None
+
+
+def replayed_steps(gradients: JobGradients) -> JobGradients:
+    """The recorded steps that a replay repeats: those that GPUs timed, if there are any."""
+    return gradients.timed_on_gpu
 
 
 def first_step(rank: int, recorded_ranks: int, recorded_steps: int) -> int:
@@ -66,24 +81,29 @@ class RankSchedule:
         """Turn a recorded step into actions; each wait starts the clock anew."""
         actions: list[Enqueue | Wait] = []
         begin, enqueued = 0.0, 0
+        times = step.on_gpu
+        ready = [] if times is None else times.ready.tolist()
+        computed = [None if isnan(moment) else moment for moment in ready] or [None] * len(step.tensors)
         for wait, position in enumerate([*step.positions.tolist(), len(step.tensors)]):
             for index in range(enqueued, position):
                 tensor = self.known[step.tensors[index]]
                 seconds = max(0.0, float(step.enqueued[index]) - begin)
-                if not self._joins(actions, tensor):
-                    actions.append(Enqueue(seconds, (tensor,)))
+                enqueue = Enqueue(seconds, (tensor,), computed[index])
+                if not self._joins(actions, enqueue):
+                    actions.append(enqueue)
             enqueued = max(enqueued, position)
             if wait < len(step.positions):
                 actions.append(Wait(max(0.0, float(step.begins[wait]) - begin), int(step.handles[wait])))
                 # What the rank computed between the calls of synchronize() follows the wait.
                 begin = float(step.begins[wait] + step.blocked[wait])
-        return StepSchedule(actions, max(0.0, step.seconds - begin))
+        return StepSchedule(actions, max(0.0, step.seconds - begin), None if times is None else times.after)
 
-    def _joins(self, actions: list[Enqueue | Wait], tensor: int) -> bool:
+    def _joins(self, actions: list[Enqueue | Wait], enqueue: Enqueue) -> bool:
         """Add a tensor to the grouped all-reduce that ends `actions`, if it belongs there."""
         last = actions[-1] if actions else None
-        group = self.tensors[tensor].group
+        group = self.tensors[enqueue.tensors[0]].group
         if group is None or not isinstance(last, Enqueue) or self.tensors[last.tensors[0]].group != group:
             return False
-        actions[-1] = Enqueue(last.seconds, (*last.tensors, tensor))
+        computed = max((one.computed for one in (last, enqueue) if one.computed is not None), default=None)
+        actions[-1] = Enqueue(last.seconds, (*last.tensors, *enqueue.tensors), computed)
         return True

@@ -1,13 +1,14 @@
 """A rank's schedule, from synthetic recordings."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait, replayed_steps
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
-from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header, RankGradients
+from hvscale.profiling.read.gradients_file import GpuTimes, GradientStep, GradientTensor, Header, RankGradients
 
 
 def tensor(name: str, group: str | None = None) -> GradientTensor:
@@ -55,6 +56,25 @@ def test_a_group_is_enqueued_together() -> None:
     one = step(1, [0.1, 0.1, 0.2], [(3, 0.3, 0.1)], [0, 1, 2])
     (first,) = islice(RankSchedule(job((tensors, [one])), 0), 1)
     assert first.actions[:2] == [Enqueue(0.1, (0, 1)), Enqueue(0.2, (2,))]
+
+
+def test_the_moments_of_a_gpu_are_kept_beside_those_of_the_host() -> None:
+    tensors = [tensor("a"), tensor("g[0]", "g"), tensor("g[1]", "g"), tensor("on the CPU")]
+    on_host = step(1, [0.1, 0.2, 0.2, 0.3], [(4, 0.4, 0.1)], [0, 1, 2, 3])
+    timed = replace(on_host, on_gpu=GpuTimes(np.array([0.15, 0.32, 0.35, np.nan]), 0.25))
+    (first,) = islice(RankSchedule(job((tensors, [timed])), 0), 1)
+    # A group's gradients are computed when the last of them is.
+    assert first.actions[:3] == [Enqueue(0.1, (0,), 0.15), Enqueue(0.2, (1, 2), 0.35), Enqueue(0.3, (3,), None)]
+    assert first.gpu_seconds == 0.25
+
+
+def test_a_replay_repeats_the_steps_that_a_gpu_timed() -> None:
+    timed = [
+        replace(one, on_gpu=GpuTimes(np.array([0.1, 0.2]), 0.1) if one.number % 2 == 0 else None)
+        for one in WAIT_AT_THE_END
+    ]
+    assert replayed_steps(job((TWO_TENSORS, timed))).numbers == [2, 4]
+    assert replayed_steps(job((TWO_TENSORS, WAIT_AT_THE_END))).numbers == [1, 2, 3, 4]
 
 
 def test_tensor_numbers_agree_if_ranks_describe_tensors_in_different_orders() -> None:
