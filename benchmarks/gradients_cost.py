@@ -3,7 +3,8 @@
 Run it on an idle machine with the environment's Python: `python benchmarks/gradients_cost.py`, with
 `--device cuda` on a GPU. In one process, it alternates training steps with the recorder's own work
 for one step: one record for each gradient, one wait, one mark and the write of the step. The result
-is their ratio. On a GPU, a record also records a CUDA event, and the batches are larger.
+is their ratio. On a GPU, the batches are larger, and a record also records a CUDA event in as many
+steps as the recorder chooses; so the recorded steps last as long as training steps there.
 """
 
 import argparse
@@ -21,8 +22,8 @@ from scipy import stats
 from hvscale.models import build
 from hvscale.profiling.record.rank_side.gradient_recorder import Recorder
 
-WARM_UP_STEPS = 2
-REPEATS = 20  # a step's records take too little time for one clock reading
+WARM_UP_STEPS = 5
+REPEATS = 24  # a step's records take too little time for one clock reading, and may differ from step to step
 BATCHES = {
     "cpu": {"edsr-baseline": (4, 3, 48, 48), "edsr": (1, 3, 48, 48), "resnet50": (4, 3, 224, 224)},
     "cuda": {"edsr-baseline": (16, 3, 48, 48), "edsr": (16, 3, 48, 48), "resnet50": (128, 3, 224, 224)},
@@ -47,18 +48,23 @@ def training_seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, b
     return time.perf_counter() - start
 
 
-def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.Parameter]]) -> float:
-    """Time the recorder's work for one step."""
-    start = time.perf_counter()
+def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.Parameter]], step: float) -> float:
+    """Time the recorder's work for one of several steps, each `step` seconds long."""
+    spent = 0.0
     for _ in range(REPEATS):
+        start = time.perf_counter()
         for name, parameter in parameters:
             recorder.enqueue((parameter.grad,), name, 0)
         for _ in parameters:
             recorder.wait(time.monotonic_ns(), time.monotonic_ns())
         recorder.mark_step()
+        end = time.perf_counter()
+        spent += end - start
+        while time.perf_counter() < start + step:
+            pass
     if not recorder.active or not recorder.cuda.active:
         raise SystemExit("the recording ended early")
-    return (time.perf_counter() - start) / REPEATS
+    return spent / REPEATS
 
 
 def main() -> None:
@@ -78,13 +84,13 @@ def main() -> None:
         model, batch = build(name).to(arguments.device), torch.rand(shape, device=arguments.device)
         optimizer = torch.optim.Adam(model.parameters())
         parameters = [(key, one) for key, one in model.named_parameters() if one.requires_grad]
-        for _ in range(WARM_UP_STEPS):
-            training_seconds(model, optimizer, batch)
+        seconds = [training_seconds(model, optimizer, batch) for _ in range(WARM_UP_STEPS)]
+        step = seconds[-1] if arguments.device == "cuda" else 0.0
         with tempfile.TemporaryDirectory() as folder:
             recorder = Recorder(folder, hvd)
-            recording_seconds(recorder, parameters)
+            recording_seconds(recorder, parameters, step)
             pairs = [
-                (training_seconds(model, optimizer, batch), recording_seconds(recorder, parameters))
+                (training_seconds(model, optimizer, batch), recording_seconds(recorder, parameters, step))
                 for _ in track(range(arguments.rounds), name)
             ]
         training, recording = np.array(pairs).T
