@@ -1,5 +1,6 @@
 """A replay beside its recording: steps, exposed communication and fused messages."""
 
+from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Literal, NamedTuple
 
@@ -17,10 +18,12 @@ from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.grouping import Bins
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import Recording
+from hvscale.profiling.read.gradients_file import GradientTensor
 
 # Options of a start that choose no other way to communicate, or that `env` contains.
 NOT_COMPARED = {"np", "run", "start_timeout", "env", "set", "settings", "sbatch", "submit", "sbatch_option"}
 Sizes = NDArray[np.int64]
+GPU_PADDING = 16  # bytes: BATCHED_D2D_PADDING of horovod/common/common.h, release 0.28.1
 
 
 class Steps(BaseModel):
@@ -65,6 +68,17 @@ class ReplayDocument(VersionedDocument):
     warnings: list[str] = []
 
 
+class StepBytes(NamedTuple):
+    """What a rank sends in a step: the bytes of its gradients, and the most with padding.
+
+    `use`: whether the step counts.
+    """
+
+    least: int
+    most: int
+    use: bool
+
+
 class StepMessages(NamedTuple):
     """The sizes of the fused messages of so many steps, each counted once for each rank."""
 
@@ -96,7 +110,7 @@ def compare_replay(
         replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),
         differences=differences(before, after, gradients.ranks[0].recording.header.settings),
     )
-    all_steps = [(gradients.bytes, number >= first) for number in range(len(log.seconds))]
+    all_steps = [step_bytes(gradients.tensors, number >= first) for number in range(len(log.seconds))]
     found = [
         recorded_messages(recorded, gradients, set(numbers), document.warnings),
         step_messages(replayed, dict.fromkeys(range(after.np), all_steps), document.warnings),
@@ -125,18 +139,27 @@ def recorded_messages(
         return StepMessages(np.array([tensor.bytes for tensor in gradients.tensors], np.int64), 1)
     steps = {}
     for rank in gradients.ranks:
-        sizes = np.array([tensor.bytes for tensor in rank.recording.tensors], np.int64)
+        described = rank.recording.tensors
         steps[rank.recording.header.rank] = [
-            (int(sizes[step.tensors].sum()), step.number in chosen) for step in rank.recording.steps
+            step_bytes([described[tensor] for tensor in step.tensors], step.number in chosen)
+            for step in rank.recording.steps
         ]
     return step_messages(run, steps, warnings)
 
 
-def step_messages(run: RunFolder, steps: dict[int, list[tuple[int, bool]]], warnings: list[str]) -> StepMessages | None:
-    """The fused messages of a run's steps; None, with a warning, if they are unknown.
+def step_bytes(tensors: Iterable[GradientTensor], use: bool) -> StepBytes:
+    """The bytes of a step's tensors.
 
-    `steps`: by rank, the bytes of its gradients in each step, and whether to use the step. No
-    message has gradients of two steps, so the bytes that a rank has sent tell where a step ends.
+    Between GPUs, Horovod pads each tensor of a fused message to GPU_PADDING bytes.
+    """
+    sizes = [(tensor.bytes, 1 if tensor.device == "cpu" else GPU_PADDING) for tensor in tensors]
+    return StepBytes(sum(size for size, _ in sizes), sum(-(-size // unit) * unit for size, unit in sizes), use)
+
+
+def step_messages(run: RunFolder, steps: dict[int, list[StepBytes]], warnings: list[str]) -> StepMessages | None:
+    """The fused messages of a run's steps, by rank; None, with a warning, if they are unknown.
+
+    No message has gradients of two steps, so the bytes that a rank has sent tell where a step ends.
     """
     try:
         recording = read_recording(run)
@@ -154,7 +177,7 @@ def step_messages(run: RunFolder, steps: dict[int, list[tuple[int, bool]]], warn
     return StepMessages(np.concatenate(sizes), len(sizes))
 
 
-def messages_by_step(recording: Recording, rank: int, steps: list[tuple[int, bool]]) -> list[Sizes]:
+def messages_by_step(recording: Recording, rank: int, steps: list[StepBytes]) -> list[Sizes]:
     """The message sizes of each step to use, but for steps whose end falls into a message."""
     if recording.overwritten or "allreduce" not in recording.events.operations:
         return []
@@ -162,15 +185,20 @@ def messages_by_step(recording: Recording, rank: int, steps: list[tuple[int, boo
     # Horovod's ranks agree on what to send by bitwise all-reduces.
     data = (events.operation == events.operations.index("allreduce")) & ~events.bitwise
     sizes = events.bytes[data][np.argsort(events.start_ns[data], kind="stable")]
-    sent = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-    ends = np.cumsum([0, *(size for size, _ in steps)])
-    positions = np.minimum(np.searchsorted(sent, ends), len(sent) - 1)
-    exact = sent[positions] == ends
-    return [
-        np.diff(sent[positions[number] : positions[number + 1] + 1])
-        for number, (_, use) in enumerate(steps)
-        if use and exact[number] and exact[number + 1]
-    ]
+    sizes = sizes[sizes > 0]
+    sent = np.concatenate([[0], np.cumsum(sizes)])
+    found = []
+    begin, is_exact = 0, True  # of the step: a position in `sent`
+    least = most = sent[0]  # what was sent at its end
+    for step in steps:
+        least, most = least + step.least, most + step.most
+        end = int(np.searchsorted(sent, most, side="right")) - 1
+        was_exact, is_exact = is_exact, bool(sent[end] >= least)
+        if is_exact:
+            if was_exact and step.use:
+                found.append(sizes[begin:end])
+            begin, least, most = end, sent[end], sent[end]
+    return found
 
 
 def _size_rows(recorded: StepMessages, replayed: StepMessages, bins: Bins) -> list[SizeRow]:
