@@ -7,7 +7,8 @@ in alternating order. The table shows the replay's errors against the steps that
 
 The number of messages depends on when Horovod's thread gets the core that it shares with the
 rank's computation, which differs between trainings of one job. `--horovod-first` gives it a
-real-time priority there, in training and replay, so that it runs as soon as it wakes.
+real-time priority there, in training and replay, so that it runs as soon as it wakes. Where ranks
+have several cores, `--threads` leaves it one.
 """
 
 import argparse
@@ -91,7 +92,8 @@ def measure(options: argparse.Namespace, model: str, network: str, folder: Path)
     for number in range(options.rounds):
         start = placement(network, options.np)
         run = folder / f"{model}-{network}-{number}"
-        training = ["hvscale", "train", *MODELS[model], "--steps", str(STEPS[model])]
+        threads = [] if options.threads is None else ["--threads", str(options.threads)]
+        training = ["hvscale", "train", *MODELS[model], "--steps", str(STEPS[model]), *threads]
         hvscale("profile", "--gradients", *start, "--run", str(run), "--json", "--", *training)
         for compute in options.compute[:: 1 if number % 2 == 0 else -1]:
             replayed = ("--run", f"{run}-{compute}", "--json", "--compute", compute)
@@ -115,6 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--compute", nargs="+", choices=("auto", "sleep", "spin"), default=["auto"])
+    parser.add_argument("--threads", type=int, help="of a rank's computation; with fewer than cores, Horovod has one")
     parser.add_argument("--horovod-first", action="store_true")
     options = parser.parse_args()
     if options.horovod_first:

@@ -53,9 +53,10 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     if hvd.rank() == 0:
         warn_of_another_horovod(gradients)
     gpu = open_gpu(hvd, gradients)
+    threads = find_threads(hvd, gradients)
     if compute == "auto":
-        compute = "spin" if has_cores(hvd, gradients) else "sleep"
-    rank = Rank(hvd, gradients, Spin() if compute == "spin" else Sleep(), gpu)
+        compute = "spin" if threads and not computed_on_gpu(gradients) else "sleep"
+    rank = Rank(hvd, gradients, Spin(threads or 1) if compute == "spin" else Sleep(), gpu)
     count = steps or len(gradients.numbers)
     durations: list[float] = []
     with StepLines(recorded, gradients, hvd) as lines:
@@ -78,14 +79,16 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
         )
 
 
-def has_cores(hvd: ModuleType, gradients: JobGradients) -> bool:
-    """Whether the job computed on cores, and every rank of this replay has one for itself."""
-    if computed_on_gpu(gradients):
-        return False
+def find_threads(hvd: ModuleType, gradients: JobGradients) -> int:
+    """Return how many threads of each rank can compute at once, up to those of the recorded job.
+
+    0 if a rank of this replay has no core for itself. Collective.
+    """
     machine = zlib.crc32(machine_identity().encode())
     machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
-    enough = machines.count(machine) <= available_cores()
-    return all(hvd.allgather(torch.tensor([int(enough)]), name="hvscale.replay.cores").tolist())
+    cores = available_cores() // machines.count(machine)
+    every: list[int] = hvd.allgather(torch.tensor([cores]), name="hvscale.replay.cores").tolist()
+    return min(*every, gradients.ranks[0].recording.header.threads or 1)
 
 
 def warn_of_another_horovod(gradients: JobGradients) -> None:
@@ -143,10 +146,12 @@ class Sleep:
 
 
 class Spin:
-    """Stands for computation: keeps a core and its caches busy."""
+    """Stands for computation: keeps cores and their caches busy."""
 
-    def __init__(self) -> None:
-        self.values, self.sums = torch.ones(2, BLOCK), torch.empty(BLOCK)
+    def __init__(self, threads: int) -> None:
+        # PyTorch divides a sum evenly among its threads.
+        torch.set_num_threads(threads)
+        self.values, self.sums = torch.ones(2, threads * BLOCK), torch.empty(threads * BLOCK)
 
     def until(self, moment: float) -> None:
         """Return at `moment` of time.perf_counter()."""

@@ -53,6 +53,8 @@ class Header(BaseModel):
     local_size: PositiveInt
     horovod: str | None
     torch: str | None
+    threads: PositiveInt | None = None
+    """PyTorch's threads of computation; None if an older hvscale recorded it."""
     settings: dict[str, str] = {}
     """Environment variables of Horovod and the MPI library that the rank had when it started."""
 

@@ -332,6 +332,7 @@ class Recorder:
             "size": self.size,
             "local_size": self.horovod.local_size(),
             **versions,
+            "threads": sys.modules["torch"].get_num_threads(),
             "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         }
         self._write(b"HEAD", MAGIC + json.dumps(header).encode())
