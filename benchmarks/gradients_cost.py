@@ -20,10 +20,10 @@ from rich.table import Table
 from scipy import stats
 
 from hvscale.models import build
-from hvscale.profiling.record.rank_side.gradient_recorder import Recorder
+from hvscale.profiling.record.rank_side.gradient_recorder import MOST_INTERVAL, Recorder
 
 WARM_UP_STEPS = 5
-REPEATS = 24  # a step's records take too little time for one clock reading, and may differ from step to step
+REPEATS = MOST_INTERVAL  # as many steps as one costly step may stand for, so that each round has one
 BATCHES = {
     "cpu": {"edsr-baseline": (4, 3, 48, 48), "edsr": (1, 3, 48, 48), "resnet50": (4, 3, 224, 224)},
     "cuda": {"edsr-baseline": (16, 3, 48, 48), "edsr": (16, 3, 48, 48), "resnet50": (128, 3, 224, 224)},
@@ -50,11 +50,12 @@ def training_seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, b
 
 def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.Parameter]], step: float) -> float:
     """Time the recorder's work for one of several steps, each `step` seconds long."""
+    gradients = [(name, parameter.grad) for name, parameter in parameters]  # Horovod has them at hand
     spent = 0.0
     for _ in range(REPEATS):
         start = time.perf_counter()
-        for name, parameter in parameters:
-            recorder.enqueue((parameter.grad,), name, 0)
+        for name, gradient in gradients:
+            recorder.enqueue((gradient,), name, 0)
         for _ in parameters:
             recorder.wait(time.monotonic_ns(), time.monotonic_ns())
         recorder.mark_step()

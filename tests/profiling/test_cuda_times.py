@@ -121,15 +121,33 @@ def test_events_are_used_again_and_one_marks_all_waits_of_a_step(clocks: Clocks,
     assert clocks.made <= 4 * len(NAMES) + 2 * steps
 
 
-@pytest.mark.parametrize(("event_ms", "interval"), [(0.05, 1), (0.3, 4), (90, MOST_INTERVAL)])
+@pytest.mark.parametrize(("event_ms", "interval"), [(0.05, 1), (0.2, 4), (90, MOST_INTERVAL)])
 def test_steps_that_would_be_slowed_are_timed_in_part(
     clocks: Clocks, tmp_path: Path, event_ms: float, interval: int
 ) -> None:
-    """Five events of a step of 100 ms may take 0.5 ms."""
+    """Five events of a step of 100 ms may take 0.3 ms."""
     clocks.event_ms = event_ms
     found = record(clocks, tmp_path, 8 * MOST_INTERVAL)
     late = [number for number in timed(found) if number > 2 * MOST_INTERVAL]
     assert late == [number for number in range(2 * MOST_INTERVAL + 1, 8 * MOST_INTERVAL) if number % interval == 0]
+
+
+@pytest.mark.parametrize("event_ms", [0.2, 90])
+def test_events_that_complete_a_step_later_count_for_their_own_step(
+    clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event_ms: float
+) -> None:
+    """The GPU takes 40 ms for a step, and the next step asks 10 ms after its end."""
+    clocks.event_ms = event_ms
+    at_once = timed(record(clocks, tmp_path, 8 * MOST_INTERVAL))
+    monkeypatch.setattr(Event, "query", lambda self: self.clocks.gpu > self.at + 40)
+    (tmp_path / "late").mkdir()
+    late = timed(record(clocks, tmp_path / "late", 8 * MOST_INTERVAL))
+    assert [number for number in late if number > 8] == [number for number in at_once if number > 8]
+
+
+def test_a_short_recording_of_costly_events_has_several_timed_steps(clocks: Clocks, tmp_path: Path) -> None:
+    clocks.event_ms = 90
+    assert timed(record(clocks, tmp_path, 20)) == [1, 2, 3, 4, 6, 8, 12, 16]
 
 
 def test_a_program_that_does_not_wait_has_no_times_on_the_gpu(clocks: Clocks, tmp_path: Path) -> None:

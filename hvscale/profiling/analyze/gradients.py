@@ -97,7 +97,7 @@ class JobGradients:
     def timed_on_gpu(self) -> "JobGradients":
         """The steps whose gradients all ranks timed on the GPU, if there are several; else all.
 
-        A rank times every step, or every 2nd, 4th or 8th, where that would cost too much.
+        A rank times every step, or every 2nd, 4th, ... or 32nd, where that would cost too much.
         """
         timed = [number for number in self.numbers if all(is_timed_on_gpu(rank.steps[number]) for rank in self.ranks)]
         return replace(self, numbers=timed) if len(timed) >= FEWEST_TIMED_STEPS else self
