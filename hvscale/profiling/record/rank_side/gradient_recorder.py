@@ -233,28 +233,26 @@ class Recorder:
         now = self.clock()
         if not self.active:
             return
-        self.lock.acquire()  # `with` would take 0.1 us more
-        try:
-            if name is None:
-                name = f"unnamed.{self.unnamed}"
-                self.unnamed += 1
-            step, latest = self.step, self.latest.get(name)
-            if step is not None and latest is not None and len(tensors) == 1:
-                tensor = tensors[0]
-                number, count, dtype, known_set = latest
-                is_same = tensor.numel() == count and tensor.dtype is dtype and process_set == known_set
-                if is_same and number not in self.seen:
-                    self.seen.add(number)
-                    step.tensors.append(number)
-                    step.enqueued.append(now)
-                    if self.is_timed or (self.seeks_gpu and tensor.is_cuda):
-                        self._time_enqueue(step, tensors)
-                    return
-            self._enqueue(now, tensors, name, process_set)
-        except Exception as error:
-            self._stop(error)
-        finally:
-            self.lock.release()
+        with self.lock:
+            try:
+                if name is None:
+                    name = f"unnamed.{self.unnamed}"
+                    self.unnamed += 1
+                step, latest = self.step, self.latest.get(name)
+                if step is not None and latest is not None and len(tensors) == 1:
+                    tensor = tensors[0]
+                    number, count, dtype, known_set = latest
+                    is_same = tensor.numel() == count and tensor.dtype is dtype and process_set == known_set
+                    if is_same and number not in self.seen:
+                        self.seen.add(number)
+                        step.tensors.append(number)
+                        step.enqueued.append(now)
+                        if self.is_timed or (self.seeks_gpu and tensor.is_cuda):
+                            self._time_enqueue(step, tensors)
+                        return
+                self._enqueue(now, tensors, name, process_set)
+            except Exception as error:
+                self._stop(error)
 
     def _enqueue(self, now: int, tensors: Sequence[Any], name: str, process_set: int) -> None:
         """Note `tensors` that are new, are grouped, or begin a step."""
@@ -301,32 +299,30 @@ class Recorder:
         """Note a call of synchronize()."""
         if not self.active:
             return
-        self.lock.acquire()
-        try:
-            step = self.step
-            if step is None:
-                return
-            if step.wait_position == len(step.tensors):
-                last = step.last_wait
-                step.handles[last] += 1
-                step.ends[last] = end
-                step.blocked[last] += end - begin
-            else:
-                step.last_wait, step.wait_position = len(step.positions), len(step.tensors)
-                step.positions.append(step.wait_position)
-                step.handles.append(1)
-                step.begins.append(begin)
-                step.ends.append(end)
-                step.blocked.append(end - begin)
-            if self.is_timed:
-                # A GPU's stream is idle until the last of them.
-                self.waits = max(0, self.waits - 1)
-                if self.waits == 0:
-                    step.cuda.waited = self.cuda.event(step.cuda.waited)
-        except Exception as error:
-            self._stop(error)
-        finally:
-            self.lock.release()
+        with self.lock:
+            try:
+                step = self.step
+                if step is None:
+                    return
+                if step.wait_position == len(step.tensors):
+                    last = step.last_wait
+                    step.handles[last] += 1
+                    step.ends[last] = end
+                    step.blocked[last] += end - begin
+                else:
+                    step.last_wait, step.wait_position = len(step.positions), len(step.tensors)
+                    step.positions.append(step.wait_position)
+                    step.handles.append(1)
+                    step.begins.append(begin)
+                    step.ends.append(end)
+                    step.blocked.append(end - begin)
+                if self.is_timed:
+                    # A GPU's stream is idle until the last of them.
+                    self.waits = max(0, self.waits - 1)
+                    if self.waits == 0:
+                        step.cuda.waited = self.cuda.event(step.cuda.waited)
+            except Exception as error:
+                self._stop(error)
 
     def mark_step(self, *_: object) -> None:
         """Note the end of an optimizer's step()."""
