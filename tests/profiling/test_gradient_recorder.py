@@ -178,10 +178,14 @@ def test_a_forked_child_writes_nothing(recorder: Recorder, tmp_path: Path) -> No
     step()
     child = os.fork()
     if child == 0:
-        for _ in range(3):
-            step()
-        recorder.close()
-        os._exit(0)
+        status = 1
+        try:
+            for _ in range(3):
+                step()
+            recorder.close()
+            status = 0
+        finally:
+            os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     step()
     recorder.close()

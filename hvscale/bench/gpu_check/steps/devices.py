@@ -9,7 +9,7 @@ NP = 2
 ASSIGNED = ("--env", "CUDA_VISIBLE_DEVICES=4,6")
 
 
-@step("devices", "--devices own, all and split, seen from inside the ranks", order=40, limit_seconds=50)
+@step("devices", "--devices own, all and split, seen from inside the ranks", order=40, limit_seconds=40)
 def devices(context: StepContext) -> None:
     for policy, check in (("own", own), ("all", all_devices), ("split", split)):
         with context.claim(f"--devices {policy} selects the ranks' GPUs"):

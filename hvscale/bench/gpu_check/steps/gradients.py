@@ -29,7 +29,7 @@ class Moment(NamedTuple):
     "gradients",
     "profile --gradients: when the GPU had computed each gradient, as recorded and as the program timed it",
     order=35,
-    limit_seconds=60,
+    limit_seconds=40,
 )
 def gradients(context: StepContext) -> None:
     with context.claim(CLAIM):

@@ -17,7 +17,7 @@ LARGEST_ERROR = 0.1
     "replay",
     "replay: a recorded training's gradients from GPU to GPU, in steps as long as the training's",
     order=37,
-    limit_seconds=60,
+    limit_seconds=40,
 )
 def replay(context: StepContext) -> None:
     with context.claim(CLAIM):
