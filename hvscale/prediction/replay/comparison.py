@@ -69,7 +69,7 @@ class ReplayDocument(VersionedDocument):
 
 
 class StepBytes(NamedTuple):
-    """What a rank sends in a step: the bytes of its gradients, and the most with padding.
+    """What a rank sends in a step: the bytes of its gradients, and those with padding.
 
     `use`: whether the step counts.
     """
@@ -110,7 +110,8 @@ def compare_replay(
         replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),
         differences=differences(before, after, gradients.ranks[0].recording.header.settings),
     )
-    all_steps = [step_bytes(gradients.tensors, number >= first) for number in range(len(log.seconds))]
+    least, most = tensor_bytes(gradients.tensors).sum(axis=1).tolist()
+    all_steps = [StepBytes(least, most, number >= first) for number in range(len(log.seconds))]
     found = [
         recorded_messages(recorded, gradients, set(numbers), document.warnings),
         step_messages(replayed, dict.fromkeys(range(after.np), all_steps), document.warnings),
@@ -139,21 +140,22 @@ def recorded_messages(
         return StepMessages(np.array([tensor.bytes for tensor in gradients.tensors], np.int64), 1)
     steps = {}
     for rank in gradients.ranks:
-        described = rank.recording.tensors
+        exact, padded = tensor_bytes(rank.recording.tensors)
         steps[rank.recording.header.rank] = [
-            step_bytes([described[tensor] for tensor in step.tensors], step.number in chosen)
+            StepBytes(int(exact[step.tensors].sum()), int(padded[step.tensors].sum()), step.number in chosen)
             for step in rank.recording.steps
         ]
     return step_messages(run, steps, warnings)
 
 
-def step_bytes(tensors: Iterable[GradientTensor], use: bool) -> StepBytes:
-    """The bytes of a step's tensors.
+def tensor_bytes(tensors: Iterable[GradientTensor]) -> Sizes:
+    """(2, tensors): the bytes of each tensor, and those with padding.
 
     Between GPUs, Horovod pads each tensor of a fused message to GPU_PADDING bytes.
     """
-    sizes = [(tensor.bytes, 1 if tensor.device == "cpu" else GPU_PADDING) for tensor in tensors]
-    return StepBytes(sum(size for size, _ in sizes), sum(-(-size // unit) * unit for size, unit in sizes), use)
+    units = {False: GPU_PADDING, True: 1}
+    sizes = [(tensor.bytes, units[tensor.device == "cpu"]) for tensor in tensors]
+    return np.array([(size, -(-size // unit) * unit) for size, unit in sizes], np.int64).reshape(-1, 2).T
 
 
 def step_messages(run: RunFolder, steps: dict[int, list[StepBytes]], warnings: list[str]) -> StepMessages | None:

@@ -10,9 +10,9 @@ import torch
 from hvscale.core.errors import RequestError
 from hvscale.core.host import machine_identity
 
-# One thread each, so that all other multiprocessors are free for messages. `mark` stores the GPU's
-# clock; `busy_until` ends so many nanoseconds after a mark, at once where that has passed. Any GPU
-# since 2014 can run this text, which the driver compiles.
+# Each has one thread, so that all other multiprocessors are free for messages. `mark` stores the
+# GPU's clock; `busy_until` ends so many nanoseconds after a mark, at once where that has passed.
+# The driver compiles this text for the GPU.
 PTX = b"""
 .version 6.0
 .target sm_50

@@ -83,7 +83,9 @@ class RankSchedule:
         begin, enqueued = 0.0, 0
         times = step.on_gpu
         ready = [] if times is None else times.ready.tolist()
-        computed = [None if isnan(moment) else moment for moment in ready] or [None] * len(step.tensors)
+        # A rank waits for its gradients, so that none is computed after the step's end.
+        moments = [None if isnan(moment) else min(moment, step.seconds) for moment in ready]
+        computed = moments or [None] * len(step.tensors)
         for wait, position in enumerate([*step.positions.tolist(), len(step.tensors)]):
             for index in range(enqueued, position):
                 tensor = self.known[step.tensors[index]]
@@ -96,7 +98,8 @@ class RankSchedule:
                 actions.append(Wait(max(0.0, float(step.begins[wait]) - begin), int(step.handles[wait])))
                 # What the rank computed between the calls of synchronize() follows the wait.
                 begin = float(step.begins[wait] + step.blocked[wait])
-        return StepSchedule(actions, max(0.0, step.seconds - begin), None if times is None else times.after)
+        gpu_seconds = None if times is None else min(times.after, step.seconds)
+        return StepSchedule(actions, max(0.0, step.seconds - begin), gpu_seconds)
 
     def _joins(self, actions: list[Enqueue | Wait], enqueue: Enqueue) -> bool:
         """Add a tensor to the grouped all-reduce that ends `actions`, if it belongs there."""

@@ -68,6 +68,13 @@ def test_the_moments_of_a_gpu_are_kept_beside_those_of_the_host() -> None:
     assert first.gpu_seconds == 0.25
 
 
+def test_a_gpu_is_not_kept_busy_beyond_the_recorded_step() -> None:
+    timed = replace(WAIT_AT_THE_END[0], on_gpu=GpuTimes(np.array([0.1, 1e9]), 1e9))
+    (first,) = islice(RankSchedule(job((TWO_TENSORS, [timed])), 0), 1)
+    assert [action.computed for action in first.actions if isinstance(action, Enqueue)] == [0.1, 1.0]
+    assert first.gpu_seconds == 1.0
+
+
 def test_a_replay_repeats_the_steps_that_a_gpu_timed() -> None:
     timed = [
         replace(one, on_gpu=GpuTimes(np.array([0.1, 0.2]), 0.1) if one.number % 2 == 0 else None)
