@@ -15,10 +15,10 @@ WARM_UP = 3
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run without messages: only its gradients."""
+    """A run without messages: only its gradients, with a cycle so long that others are faster."""
     folder = tmp_path_factory.mktemp("recording")
     write_program(folder, PROGRAM)
-    options = ("--gradients", "-np", 2, "--mpi", "gloo", "--run", "recorded")
+    options = ("--gradients", "-np", 2, "--mpi", "gloo", "--set", "cycle_time=25", "--run", "recorded")
     done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
     return folder / "recorded"
