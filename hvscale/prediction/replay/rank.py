@@ -212,12 +212,16 @@ class Rank:
         Return its end, and the seconds inside synchronize().
         """
         handles: deque[tuple[int, int]] = deque()
-        exposed = 0.0
+        exposed, step_start = 0.0, begin
         if self.gpu is not None:
             self.gpu.mark(STEP_START)
         for action in schedule.actions:
             if isinstance(action, Enqueue):
-                handles.append((self.enqueue_at(begin + action.seconds, action), len(action.tensors)))
+                moment = begin + action.seconds
+                if self.gpu is None and action.computed is not None:
+                    # The recorded host enqueued ahead of its GPU; host memory is sent at once.
+                    moment = max(moment, step_start + action.computed)
+                handles.append((self.enqueue_at(moment, action), len(action.tensors)))
                 continue
             self.computation.until(begin + action.seconds)
             start = time.perf_counter()
@@ -225,10 +229,12 @@ class Rank:
             # As in the recording, time between calls of synchronize() is computation.
             begin = start + blocked
             exposed += blocked
+        end = begin + schedule.compute_seconds
         if self.gpu is not None and schedule.gpu_seconds is not None:
             self.gpu.mark(LAST_WAIT)
             self.gpu.busy_until(LAST_WAIT, schedule.gpu_seconds)
-        end = begin + schedule.compute_seconds
+        elif schedule.gpu_seconds is not None:
+            end = max(end, begin + schedule.gpu_seconds)
         self.computation.until(end)
         if handles:
             # Horovod refuses a tensor that is still under way under its name.
