@@ -117,7 +117,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--compute", nargs="+", choices=("auto", "sleep", "spin"), default=["auto"])
-    parser.add_argument("--threads", type=int, help="of a rank's computation; with fewer than cores, Horovod has one")
+    parser.add_argument(
+        "--threads", type=int, help="in which a rank computes; fewer than its cores leave one to Horovod"
+    )
     parser.add_argument("--horovod-first", action="store_true")
     options = parser.parse_args()
     if options.horovod_first:

@@ -81,14 +81,13 @@ def replay(
     from hvscale.cli.launch_options import resolve
     from hvscale.launch.options import LaunchHooks
     from hvscale.prediction.replay.comparison import compare_replay
-    from hvscale.prediction.replay.schedule import replayed_steps
     from hvscale.prediction.replay.table import replay_table, write_replay_csv
     from hvscale.profiling.analyze.grouping import parse_bins
     from hvscale.profiling.analyze.messages import read_job_schedule
     from hvscale.studies.profiled_launch import profiled_launch
 
     ranges = parse_bins(bins)  # report a mistake before the job starts
-    gradients = replayed_steps(read_job_schedule(run))
+    gradients = read_job_schedule(run).timed_on_gpu
     print_warnings(gradients.warnings)
     check_types(gradients)
     options = options.replace(np=np or gradients.size)

@@ -23,7 +23,7 @@ from hvscale.profiling.read.gradients_file import GradientTensor
 # Options of a start that choose no other way to communicate, or that `env` contains.
 NOT_COMPARED = {"np", "run", "start_timeout", "env", "set", "settings", "sbatch", "submit", "sbatch_option"}
 Sizes = NDArray[np.int64]
-GPU_PADDING = 16  # bytes: BATCHED_D2D_PADDING of horovod/common/common.h, release 0.28.1
+GPU_PADDING = 16  # bytes: BATCHED_D2D_PADDING of Horovod's common/ops/cuda/cuda_kernels.h
 
 
 class Steps(BaseModel):
@@ -153,8 +153,7 @@ def tensor_bytes(tensors: Iterable[GradientTensor]) -> Sizes:
 
     Between GPUs, Horovod pads each tensor of a fused message to GPU_PADDING bytes.
     """
-    units = {False: GPU_PADDING, True: 1}
-    sizes = [(tensor.bytes, units[tensor.device == "cpu"]) for tensor in tensors]
+    sizes = [(tensor.bytes, 1 if tensor.device == "cpu" else GPU_PADDING) for tensor in tensors]
     return np.array([(size, -(-size // unit) * unit) for size, unit in sizes], np.int64).reshape(-1, 2).T
 
 

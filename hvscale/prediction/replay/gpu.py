@@ -1,4 +1,4 @@
-"""The GPU of a replay's rank: its stream is busy for as long as the recorded one computed."""
+"""The GPU of one rank of a replay: it is busy for as long as the recorded GPU computed."""
 
 import ctypes
 import os
@@ -88,8 +88,8 @@ class GpuStream:
         status = getattr(self.driver, function)(*arguments)
         if status:
             raise RequestError(
-                f"the GPU cannot stand for the recorded one: {function} failed with CUDA error {status}. "
-                "Hide it to replay from host memory: --env CUDA_VISIBLE_DEVICES="
+                f"cannot keep the GPU busy as the recorded one was: {function} failed with CUDA error {status}. "
+                "To replay from host memory, hide the GPUs: --env CUDA_VISIBLE_DEVICES="
             )
 
 

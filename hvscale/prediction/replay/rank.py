@@ -20,7 +20,7 @@ from hvscale.core.host import available_cores, machine_identity
 from hvscale.core.memory import keep_freed_memory
 from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.prediction.replay.gpu import LAST_WAIT, STEP_START, GpuStream, choose_gpu
-from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule, replayed_steps
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
 from hvscale.profiling.analyze.gradients import JobGradients, is_timed_on_gpu
 from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
@@ -40,7 +40,7 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     """
     if is_own_command(recorded.read().command, "train"):
         keep_freed_memory()  # as the trainer does
-    gradients = replayed_steps(read_job_schedule(recorded))
+    gradients = read_job_schedule(recorded).timed_on_gpu
     if gradients.basis is not None:
         os.environ.update(FUSION_OFF)
     for name, value in gradients.ranks[0].recording.header.settings.items():
@@ -102,16 +102,16 @@ def warn_of_another_horovod(gradients: JobGradients) -> None:
 def open_gpu(hvd: ModuleType, gradients: JobGradients) -> GpuStream | None:
     """Return this rank's GPU if the job computed on GPUs and all ranks have one. Collective.
 
-    Rank 0 prints a warning where messages then are not as the recorded ones.
+    Rank 0 prints a warning if there is a reason why messages differ from the recorded ones.
     """
     if not computed_on_gpu(gradients):
         return None
     missing = choose_gpu(hvd)
     warning = None
     if missing:
-        warning = f"the replay sends host memory, so its messages are not the recorded GPUs': {missing}"
+        warning = f"the replay sends host memory ({missing}), so its messages are not those between GPUs"
     elif not is_timed_on_gpu(gradients.ranks[0].steps[gradients.numbers[0]]):
-        warning = "no times of the GPUs are known, so each gradient counts as computed when it is enqueued"
+        warning = "their times were not recorded, so each gradient counts as computed when it is enqueued"
     if warning and hvd.rank() == 0:
         print(f"hvscale: warning: the job was recorded on GPUs; {warning}", file=sys.stderr)
     return None if missing else GpuStream()

@@ -49,11 +49,6 @@ class StepSchedule:
     gpu_seconds: float | None = None
 
 
-def replayed_steps(gradients: JobGradients) -> JobGradients:
-    """The recorded steps that a replay repeats: those that GPUs timed, if there are any."""
-    return gradients.timed_on_gpu
-
-
 def first_step(rank: int, recorded_ranks: int, recorded_steps: int) -> int:
     """The recorded step, counted from 0, at which a rank of a replay begins."""
     sets = rank // recorded_ranks

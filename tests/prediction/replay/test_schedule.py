@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait, replayed_steps
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
 from hvscale.profiling.read.gradients_file import GpuTimes, GradientStep, GradientTensor, Header, RankGradients
 
@@ -80,8 +80,8 @@ def test_a_replay_repeats_the_steps_that_a_gpu_timed() -> None:
         replace(one, on_gpu=GpuTimes(np.array([0.1, 0.2]), 0.1) if one.number % 2 == 0 else None)
         for one in WAIT_AT_THE_END
     ]
-    assert replayed_steps(job((TWO_TENSORS, timed))).numbers == [2, 4]
-    assert replayed_steps(job((TWO_TENSORS, WAIT_AT_THE_END))).numbers == [1, 2, 3, 4]
+    assert job((TWO_TENSORS, timed)).timed_on_gpu.numbers == [2, 4]
+    assert job((TWO_TENSORS, WAIT_AT_THE_END)).timed_on_gpu.numbers == [1, 2, 3, 4]
 
 
 def test_tensor_numbers_agree_if_ranks_describe_tensors_in_different_orders() -> None:

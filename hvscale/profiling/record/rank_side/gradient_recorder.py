@@ -30,6 +30,7 @@ STEP = struct.Struct("<QQQII")  # step, start and end in ns, number of enqueues,
 CUDA = struct.Struct("<QQI")  # step, ns from its last wait to its end on the GPU, number of enqueues
 NOT_ON_GPU = 2**64 - 1
 NO_WAIT = -1
+UNKNOWN = (-1, -1, None, -1)  # in place of a tensor's number, size, type and process set
 # What a program may set for its libraries itself, before Horovod starts.
 SETTINGS = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY", "OMPI_MCA_mpi_yield_when_idle")
 # Of an all-reduce of one tensor in Horovod 0.23 to 0.28.
@@ -229,7 +230,7 @@ class Recorder:
         self.waits = 0  # calls of synchronize() that are still to come, while `is_timed`
 
     def enqueue(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
-        """Note `tensors`, which Horovod has just enqueued."""
+        """Note `tensors`, one or several of a group, which Horovod has just enqueued."""
         now = self.clock()
         if not self.active:
             return
@@ -238,19 +239,17 @@ class Recorder:
                 if name is None:
                     name = f"unnamed.{self.unnamed}"
                     self.unnamed += 1
-                step, latest = self.step, self.latest.get(name)
-                if step is not None and latest is not None and len(tensors) == 1:
-                    tensor = tensors[0]
-                    number, count, dtype, known_set = latest
-                    is_same = tensor.numel() == count and tensor.dtype is dtype and process_set == known_set
-                    if is_same and number not in self.seen:
-                        self.seen.add(number)
-                        step.tensors.append(number)
-                        step.enqueued.append(now)
-                        if self.is_timed or (self.seeks_gpu and tensor.is_cuda):
-                            self._time_enqueue(step, tensors)
-                        return
-                self._enqueue(now, tensors, name, process_set)
+                step, tensor = self.step, tensors[0]
+                number, count, dtype, known_set = self.latest.get(name, UNKNOWN)
+                is_known = tensor.numel() == count and tensor.dtype is dtype and process_set == known_set
+                if step is None or not is_known or len(tensors) > 1 or number in self.seen:
+                    self._enqueue(now, tensors, name, process_set)
+                    return
+                self.seen.add(number)
+                step.tensors.append(number)
+                step.enqueued.append(now)
+                if self.is_timed or (self.seeks_gpu and tensor.is_cuda):
+                    self._time_enqueue(step, tensors)
             except Exception as error:
                 self._stop(error)
 
