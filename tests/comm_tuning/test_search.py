@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,6 +220,25 @@ def test_a_damaged_study_file_gives_a_one_line_error(tmp_path: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(RequestError, match="not a regular file"):
         Sampler(file, space(), {})
+
+
+@pytest.mark.parametrize("last", ["CREATE TABLE studies", "CREATE TABLE trials", "INSERT INTO studies"])
+def test_an_interrupted_first_start_leaves_a_usable_study(tmp_path: Path, last: str) -> None:
+    def interrupt(*arguments: object) -> None:
+        if last in str(arguments[2]):  # the SQL statement
+            raise KeyboardInterrupt
+
+    file = tmp_path / "study.db"
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Sampler(file, space(), {})
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", interrupt)
+    for _ in range(2):
+        suggestion = Sampler(file, space(), {}).ask()
+        assert suggestion is not None
+        assert suggestion.number is not None
 
 
 def write_steps(folder: Path, steps: list[dict[str, float | None]]) -> RunFolder:

@@ -1,11 +1,13 @@
 """Suggests the next settings with Optuna, whose study is in a file."""
 
 import random
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import optuna
 from optuna.trial import TrialState
@@ -14,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hvscale.comm_tuning.tune.job_space import JobSettings, JobSpace
 from hvscale.comm_tuning.tune.scores import SettingsKey, settings_key
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import write_atomically
 
 NAME = "hvscale"
 SEED = 1
@@ -35,6 +38,8 @@ def study_file(file: Path) -> Iterator[None]:
     """Turn an error of Optuna's file into a RequestError of one line."""
     try:
         yield
+    except OSError as error:
+        raise RequestError(f"cannot write {file}: {error.strerror}. Run the same command again to resume") from error
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError, LookupError, ValueError) as error:
         cause = error.__cause__ or error  # Optuna wraps SQLAlchemy's error, which wraps SQLite's
         what = next(iter(str(cause).splitlines()), type(cause).__name__)
@@ -45,6 +50,18 @@ def study_file(file: Path) -> Iterator[None]:
         raise RequestError(
             f"{file} cannot be used ({what}): remove it, then run the same command: it resumes from the trials in tune.json"
         ) from error
+
+
+def create_study(file: Path) -> None:
+    """Write a study without trials.
+
+    Optuna creates its tables one by one. An interruption between them would leave a file that later
+    takes a second study of the same name.
+    """
+    storage = optuna.storages.RDBStorage("sqlite://")  # in memory
+    optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
+    database = cast(sqlite3.Connection, storage.engine.raw_connection().driver_connection)
+    write_atomically(file, lambda stream: stream.write(database.serialize()))
 
 
 class Sampler:
@@ -69,7 +86,9 @@ class Sampler:
     def _open(self, file: Path) -> None:
         if file.exists() and not file.is_file():  # SQLite would block on a FIFO
             raise ValueError("not a regular file")
-        storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
+        if not file.exists():
+            create_study(file)
+        storage = optuna.storages.RDBStorage(f"sqlite:///{file}", skip_table_creation=True)
         # A new seed for each call, or a resumed search would suggest the same settings again.
         seed = SEED + len(self.known)
         self.random = random.Random(seed)  # noqa: S311 - no secret
@@ -78,9 +97,7 @@ class Sampler:
             sampler = optuna.samplers.TPESampler(
                 seed=seed, multivariate=True, group=True, n_startup_trials=STARTUP_TRIALS
             )
-        self.study = optuna.create_study(
-            study_name=NAME, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True
-        )
+        self.study = optuna.load_study(study_name=NAME, storage=storage, sampler=sampler)
         for _ in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             self.study.ask()
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
