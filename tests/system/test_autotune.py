@@ -23,7 +23,7 @@ from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from tests.conftest import (
     MPICH_PREFIX,
-    NO_COLLECTION_AMONG_MODULES,
+    QUICK_START,
     Run,
     needs_mpich,
     run_hvscale,
@@ -61,7 +61,7 @@ ALL_KNOBS_OF_MPICH = {**ALL_KNOBS, "allreduce_algorithm": "tree"}
 
 
 def training(steps: int = STEPS, extra: str = "pass") -> str:
-    return f"\n{NO_COLLECTION_AMONG_MODULES}{TRAINING.format(steps=steps, extra=extra)}"
+    return f"\n{QUICK_START}{TRAINING.format(steps=steps, extra=extra)}"
 
 
 def result_of(run: Path) -> AutotuneResult:
