@@ -41,6 +41,9 @@ LOOPBACK_ONLY = {
     "FI_SOCKETS_IFACE": "lo",
 }
 DIRECT_START = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **LOOPBACK_ONLY}
+# Threads of PyTorch and OpenBLAS that wait for another sleep at once. By default they keep a core
+# busy for a while, which the thread for which they wait may need: the tests keep all cores busy.
+os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # A shell that starts the tests in the background has these ignored, and every command would inherit
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)

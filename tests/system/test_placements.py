@@ -590,9 +590,9 @@ def test_a_rank_that_misses_the_start_timeout_is_named(
 def test_a_start_within_the_timeout_succeeds(hvscale: Run, program: Callable[[str], Path]) -> None:
     limit = 25
     script = f"import time\nbegan = time.monotonic()\n{HOROVOD}\ntime.sleep({limit} + 1 - (time.monotonic() - began))\n"
-    launch = ("launch", "-np", 2, "--start-timeout", limit)
+    launch = ("launch", "-np", 2, "--start-timeout", limit, "--set", "cycle_time=100")  # the ranks sleep
     command = ("python", program(script))
-    with ThreadPoolExecutor() as pool:  # the ranks sleep most of the time
+    with ThreadPoolExecutor() as pool:
         for done in pool.map(lambda mpi: hvscale(*launch, "--mpi", mpi, "--run", mpi, "--", *command), FLAVOURS):
             assert done.returncode == 0, done.stderr
 

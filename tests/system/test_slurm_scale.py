@@ -19,7 +19,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 ALLREDUCES = Path(__file__).parents[2] / "benchmarks" / "allreduces.c"
 BYTES = 8  # of each all-reduce
 CALLS = 20
-FOREVER = 10**9
+FOREVER = (10**9, 20000)  # calls, and the microseconds between them: the ranks leave the cores to other tests
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,16 @@ def compiled(programs: Path, folder: Path) -> Path:
 
 
 def profile_in_allocation(
-    np: int, folder: Path, calls: int, *allocation: str, nodes: int = 4, mpi: str = "openmpi"
+    np: int, folder: Path, calls: tuple[int, ...], *allocation: str, nodes: int = 4, mpi: str = "openmpi"
 ) -> "subprocess.Popen[str]":
-    """Profile the program with np tasks, in an allocation of so many nodes."""
+    """Profile the program with np tasks, in an allocation of so many nodes.
+
+    `calls`: the program's arguments.
+    """
     programs = MPICH_PREFIX / "bin" if mpi == "mpich" else PROGRAMS
     salloc = ("salloc", "--quiet", f"--nodes={nodes}", f"--ntasks-per-node={np // nodes}", *allocation)
     options = ("profile", "-np", np, "--mpi", mpi, "--placement", "slurm", "--run", "job", "--json")
-    words = (*salloc, programs / "hvscale", *options, "--", compiled(programs, folder), calls)
+    words = (*salloc, programs / "hvscale", *options, "--", compiled(programs, folder), *calls)
     return subprocess.Popen(
         [str(word) for word in words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -58,7 +61,7 @@ def profile_in_allocation(
 
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
 def test_64_tasks_are_recorded_on_four_nodes(tmp_path: Path, mpi: str) -> None:
-    job = profile_in_allocation(64, tmp_path, CALLS, mpi=mpi)
+    job = profile_in_allocation(64, tmp_path, (CALLS,), mpi=mpi)
     stdout, stderr = job.communicate(timeout=180)
     assert job.returncode == 0, stderr
     (row,) = (row for row in json.loads(stdout)["rows"] if row["operation"] == "allreduce")
@@ -115,7 +118,7 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     local, program = tmp_path / "local", compiled(PROGRAMS, tmp_path)
     local.mkdir()
     options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
-    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), str(FOREVER)]
+    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), *map(str, FOREVER)]
     job = subprocess.Popen(
         ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *words], cwd=tmp_path, stderr=subprocess.DEVNULL
     )
@@ -147,7 +150,7 @@ def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(t
     script = tmp_path / "allocation.sh"
     script.write_text('"$@"\nread line\nhvscale cleanup job\n')
     options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
-    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), str(FOREVER)]
+    words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), *map(str, FOREVER)]
     job = subprocess.Popen(
         ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "sh", script, *words],
         cwd=tmp_path,

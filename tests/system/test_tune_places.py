@@ -65,7 +65,7 @@ def test_a_study_inside_a_slurm_allocation(
 
 @pytest.mark.usefixtures("namespaces", "machine_unchanged")
 def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale: Run, tmp_path: Path) -> None:
-    place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", "-b", "64K", "-e", "256K")
+    place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", "-b", "256K", "-e", "256K")
     done = hvscale("tune-collectives", *place, "--ops", "broadcast", "--run", "study", "--json", timeout=300)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
