@@ -43,19 +43,18 @@ LOOPBACK_ONLY = {
 DIRECT_START = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **LOOPBACK_ONLY}
 # Threads of PyTorch and OpenBLAS that wait for another sleep at once. By default they keep a core
 # busy for a while, which the thread for which they wait may need: the tests keep all cores busy.
-os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_THREAD_TIMEOUT": "4"}
+os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # A shell that starts the tests in the background has these ignored, and every command would inherit
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The first line of programs that use Horovod and compile nothing. It leaves out PyTorch's compiler,
-# which torch.optim would import, and the operators for it. It collects no garbage among 300000
-# objects of PyTorch's modules. Both take longer than the rest of a short rank.
+# which torch.optim would import, and collects no garbage among 300000 objects of PyTorch's modules.
+# Both take longer than the rest of a short rank.
 QUICK_START = "; ".join(
     (
         "import gc, sys, types",
         "gc.disable()",
-        "sys.modules['torch._meta_registrations'] = types.ModuleType('torch._meta_registrations')",
         "import horovod.torch, torch",
         "compiler = types.SimpleNamespace(disable=lambda function, *_, **__: function, graph_break=lambda: None)",
         "torch._dynamo = sys.modules['torch._dynamo'] = compiler",
