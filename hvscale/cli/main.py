@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from hvscale.cli.app import simplify_help
 from hvscale.cli.console import print_error, print_last_lines
+from hvscale.cli.interrupts import repeat_lost_interrupts
 from hvscale.core.errors import HvscaleError, RankFailedError
 
 # The panels of --help, and the commands of each, in the order shown.
@@ -98,6 +99,7 @@ def main() -> None:
     # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    repeat_lost_interrupts()
     try:
         status = app(standalone_mode=False)
         if status == STOPPED_BY_CTRL_C:
