@@ -21,6 +21,7 @@ PASSED_ON = (
 # Variables with these prefixes, or with a flavour's, change how a job communicates or computes. A
 # warning lists those that are not passed on.
 SHARED_PREFIXES = ("HOROVOD_", "UCX_", "FI_", "NCCL_", "OMP_", "MKL_", "KMP_", "HVPROF_")
+NOT_SETTINGS = ("NCCL_VERSION",)  # NVIDIA's images name their NCCL by it
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL")
 # Also recorded: the GPUs a job saw, the settings of hvscale's broadcast, and the libraries that
 # replace functions. Flavours add their binding variable.
@@ -65,7 +66,8 @@ def knob_prefixes() -> tuple[str, ...]:
 
 def dropped_variables(passed: Mapping[str, str], caller: Mapping[str, str] = os.environ) -> list[str]:
     """Names of the caller's communication variables that a job does not get."""
-    return sorted(name for name in caller if name.startswith(knob_prefixes()) and name not in passed)
+    known = {*passed, *NOT_SETTINGS}
+    return sorted(name for name in caller if name.startswith(knob_prefixes()) and name not in known)
 
 
 def has_public_value(name: str) -> bool:

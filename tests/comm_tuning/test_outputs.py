@@ -109,9 +109,10 @@ def test_fixed_settings_of_the_study_are_written(tmp_path: Path) -> None:
 
 def test_other_launchers_preload_hvscale_s_broadcast(tmp_path: Path) -> None:
     write_outputs(tmp_path, study({"hvscale_broadcast": "chain"}))
-    environment = (tmp_path / "env.sh").read_text()
-    assert "export HVBCAST_ALGORITHM=chain\n" in environment
-    assert f"export LD_PRELOAD={library_path()}\n" in environment
+    for own, preloaded in {"": str(library_path()), "/own.so": f"{library_path()}:/own.so"}.items():
+        show = f"LD_PRELOAD={own}; . ./env.sh; echo $HVBCAST_ALGORITHM $LD_PRELOAD"
+        done = subprocess.run(["sh", "-c", show], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == f"chain {preloaded}\n"
     assert "-x HVBCAST_ALGORITHM=chain" in (tmp_path / "commands.txt").read_text()
     assert read_settings(tmp_path / "settings.toml").set == {"hvscale_broadcast": "chain"}
 

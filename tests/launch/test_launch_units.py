@@ -154,7 +154,14 @@ def test_an_mpirun_of_another_family_is_an_error_that_names_it(tmp_path: Path) -
 
 
 def test_only_listed_and_named_variables_are_passed() -> None:
-    caller = {"PATH": "/bin", "STRAY": "1", "UCX_TLS": "tcp", "HOROVOD_CYCLE_TIME": "2", "ASKED": "x=y"}
+    caller = {
+        "PATH": "/bin",
+        "STRAY": "1",
+        "UCX_TLS": "tcp",
+        "HOROVOD_CYCLE_TIME": "2",
+        "ASKED": "x=y",
+        "NCCL_VERSION": "2",
+    }
     passed = {
         **environment.inherited_variables(caller),
         **environment.env_variables(["ASKED", "UCX_TLS=sm", "EMPTY="], caller),

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, register
 
+SHELLS_OWN = {"LD_PRELOAD": '"${LD_PRELOAD:+:$LD_PRELOAD}"'}  # the libraries that the shell preloads already
+
 
 def text(tuned: TunedJob) -> str:
     head = "# Source it in the shell that starts the job: . ./env.sh\n"
@@ -14,7 +16,7 @@ def text(tuned: TunedJob) -> str:
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(word)}\n" for name, word in variables.items())
+    return "".join(f"export {name}={shlex.quote(word)}{SHELLS_OWN.get(name, '')}\n" for name, word in variables.items())
 
 
 register(
