@@ -120,13 +120,15 @@ while not pathlib.Path("go").exists():
 
 
 def listeners(job: psutil.Process) -> dict[str, str]:
-    """Return the IP addresses on which the job's processes listen, with the process names."""
-    found = {}
+    """Return the IP addresses on which the job's processes listen, with their command lines."""
+    found: dict[str, str] = {}
     for process in [job, *job.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):  # the spawned process may be exiting
-            for connection in process.net_connections("tcp"):
-                if connection.status == psutil.CONN_LISTEN:
-                    found[connection.laddr.ip] = process.name()
+            command = f"{process.pid}: {' '.join(process.cmdline())}"
+            listening = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            # Another test's process may have got the number of one that has exited.
+            if process.is_running():
+                found |= {address.ip: f"{command}, port {address.port}" for address in listening}
     return found
 
 
