@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -115,7 +116,11 @@ def replace_paths(folder: Path, prefix: Path) -> None:
     for file in [*folder.iterdir(), *(folder / "bin").iterdir(), *packages.glob("horovod/*.json")]:
         if file.is_symlink() or not file.is_file():
             continue
-        content = file.read_bytes()
-        old = os.fsencode(folder)
-        if old in content and b"\0" not in content:
-            file.write_bytes(content.replace(old, os.fsencode(prefix)))
+        content = changed = file.read_bytes()
+        if b"\0" in content:
+            continue
+        # Newer versions of Python quote the path in bin/activate for the shell.
+        for written in (lambda path: shlex.quote(str(path)), str):
+            changed = changed.replace(os.fsencode(written(folder)), os.fsencode(written(prefix)))
+        if changed != content:
+            file.write_bytes(changed)

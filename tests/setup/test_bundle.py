@@ -5,6 +5,7 @@ The wheels come from the registry once; Horovod's wheel is the one that this clo
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -483,3 +484,25 @@ def test_a_missing_strip_is_reported(tmp_path: Path) -> None:
     assert "no strip" in first
     assert "binutils" in first
     assert process.returncode == 130
+
+
+REPLACE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from new_prefix import replace_paths
+replace_paths(Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+
+
+def test_paths_that_python_quotes_for_the_shell_are_replaced(tmp_path: Path) -> None:
+    home = tmp_path / "a user's home"
+    old, new = home / ".installing", home / "hvscale"
+    (old / "bin").mkdir(parents=True)
+    (old / "lib/python3.11/site-packages").mkdir(parents=True)
+    (old / "bin/activate").write_text(f"VIRTUAL_ENV={shlex.quote(str(old))}\n")
+    (old / "pyvenv.cfg").write_text(f"command = python -m venv {old}\n")
+    subprocess.run([sys.executable, "-c", REPLACE, str(CLONE / "setup"), old, new], check=True)
+    assert (old / "pyvenv.cfg").read_text() == f"command = python -m venv {new}\n"
+    show = [*("sh", "-c", '. "$0"; printf %s "$VIRTUAL_ENV"'), str(old / "bin/activate")]
+    assert subprocess.run(show, capture_output=True, text=True, check=True).stdout == str(new)
