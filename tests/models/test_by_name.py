@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision.models
 
 from hvscale import models
 from hvscale.core.errors import RequestError
@@ -43,6 +42,8 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 )
 def test_parameters_and_flops_match_torchvision_s_published_figures(name: str) -> None:
     (row,) = model_rows(name)
+    import torchvision.models  # takes seconds, and every test worker imports this file
+
     published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta
     assert row.parameters == published["num_params"]
     assert row.forward_flops / 2e9 == pytest.approx(published["_ops"], rel=2e-3)

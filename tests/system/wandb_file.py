@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # missing from its stub
-
 HEADER, BLOCK = 7, 32768
 FRAME = struct.Struct("<IHB")  # checksum, bytes, kind
 FULL, LAST = 1, 4
@@ -15,6 +13,9 @@ FULL, LAST = 1, 4
 
 def records(run: Path) -> Iterator[Any]:
     """Yield the records of the only wandb run in a run folder."""
+    # Takes seconds, and every test worker imports this file. Its stub lacks Record.
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
     (path,) = run.glob("wandb/*run-*/run-*.wandb")
     data = path.read_bytes()
     assert data[:4] == b":W&B"
