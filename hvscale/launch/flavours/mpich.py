@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -71,7 +71,7 @@ class ControlVariables:
             return None
         command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
         # One process needs no network, and other interfaces may vanish while MPI starts.
-        environment = {**libfabric_variables("lo"), **job.environment}
+        environment = {**variables_on_one_host(job.environment, "lo"), **job.environment}
         try:
             result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ASK_SECONDS)
             values: dict[str, str] = json.loads(result.stdout)
@@ -166,24 +166,20 @@ def defaults(job: Job) -> dict[str, str]:
 
 
 def loopback_variables(job: Job) -> dict[str, str]:
-    """Variables that keep ranks on one host to the loopback interface.
-
-    They are for libfabric's TCP and UCX.
-    """
+    """Variables that keep ranks on one host to the loopback interface."""
     if not uses_loopback_only(job):
         return {}
-    interface = job.nodes.nodes[0].interface
-    # UCX would listen on every interface, and MPICH does not need its TCP on one host.
-    ucx = {} if "UCX_NET_DEVICES" in job.environment else {"UCX_TLS": "^tcp"}
-    return {**ucx, **libfabric_variables(interface)}
+    return variables_on_one_host(job.environment, job.nodes.nodes[0].interface)
 
 
-def libfabric_variables(interface: str) -> dict[str, str]:
-    """Variables that keep libfabric to an interface.
+def variables_on_one_host(environment: Mapping[str, str], interface: str) -> dict[str, str]:
+    """Variables that keep libfabric's TCP to an interface, and UCX from the network.
 
-    Each of its providers has its own, and MPICH may choose `sockets` over `tcp`.
+    Each provider of libfabric has its own, and MPICH may choose `sockets` over `tcp`.
     """
-    return {"FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
+    # UCX would listen on every interface, and MPICH does not need its TCP on one host.
+    ucx = {} if "UCX_NET_DEVICES" in environment else {"UCX_TLS": "^tcp"}
+    return {**ucx, "FI_TCP_IFACE": interface, "FI_SOCKETS_IFACE": interface}
 
 
 def transports_in(text: str) -> list[str]:
