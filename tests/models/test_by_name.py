@@ -41,9 +41,9 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     "name", ["resnet50", "vgg16", "densenet121", "inception_v3", "regnet_x_400mf", "vit_b_16", "efficientnet_b3"]
 )
 def test_parameters_and_flops_match_torchvision_s_published_figures(name: str) -> None:
-    (row,) = model_rows(name)
     import torchvision.models  # takes seconds, and every test worker imports this file
 
+    (row,) = model_rows(name)
     published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta
     assert row.parameters == published["num_params"]
     assert row.forward_flops / 2e9 == pytest.approx(published["_ops"], rel=2e-3)

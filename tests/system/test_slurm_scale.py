@@ -44,16 +44,13 @@ def compiled(programs: Path, folder: Path) -> Path:
 
 
 def profile_in_allocation(
-    np: int, folder: Path, calls: tuple[int, ...], *allocation: str, nodes: int = 4, mpi: str = "openmpi"
+    np: int, folder: Path, arguments: tuple[int, ...], *allocation: str, nodes: int = 4, mpi: str = "openmpi"
 ) -> "subprocess.Popen[str]":
-    """Profile the program with np tasks, in an allocation of so many nodes.
-
-    `calls`: the program's arguments.
-    """
+    """Profile the program with np tasks and these arguments, in an allocation of so many nodes."""
     programs = MPICH_PREFIX / "bin" if mpi == "mpich" else PROGRAMS
     salloc = ("salloc", "--quiet", f"--nodes={nodes}", f"--ntasks-per-node={np // nodes}", *allocation)
     options = ("profile", "-np", np, "--mpi", mpi, "--placement", "slurm", "--run", "job", "--json")
-    words = (*salloc, programs / "hvscale", *options, "--", compiled(programs, folder), *calls)
+    words = (*salloc, programs / "hvscale", *options, "--", compiled(programs, folder), *arguments)
     return subprocess.Popen(
         [str(word) for word in words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
