@@ -105,15 +105,19 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         RunInterruptedError.
         """
         with self.opened(warn):
-            todo = self.todo()
-            for number, job in enumerate(todo):
+            todo, started = self.todo(), 0
+            for job in todo:
                 if self.document.measurements.points and self.seconds_left() == 0.0:
-                    self.warn(
-                        f"the time limit was reached before {len(todo) - number} of {len(todo)} jobs started: resume with --run {self.path}"
-                    )
                     break
-                self.start(job, len(todo) - number, reporter, SEARCH_SHARE)
+                self.start(job, len(todo) - started, reporter, SEARCH_SHARE)
+                started += 1
             self.confirm(reporter)
+            failed = [job for job in todo[:started] if job.problem is not None]
+            stopped = sum(not job.finished for job in todo) - len(failed)
+            if stopped:
+                self.warn(
+                    f"the time limit was reached before {stopped} of {len(todo)} jobs were finished: resume with --run {self.path}"
+                )
             self.check_results()
             self.write_files()
 
