@@ -6,18 +6,20 @@ import shutil
 import signal
 import subprocess
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
 from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json, wait_until, write_program
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
-import torch, horovod.torch as hvd
+import horovod.torch as hvd, torch
 hvd.init()
 model = torch.nn.Linear(100, 10, bias=False), torch.nn.Linear(10, 100, bias=False)
 model = torch.nn.Sequential(*model)
@@ -52,7 +54,7 @@ library_algorithm = "ring"
 """
 
 
-MARKED = PROGRAM.replace("import torch,", "from hvscale import profiling\nimport torch,").replace(
+MARKED = PROGRAM.replace("import horovod", "from hvscale import profiling\nimport horovod").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
 )
 ALL_REDUCES = "from mpi4py import MPI\nfor step in range(12): MPI.COMM_WORLD.allreduce(step)"
@@ -68,6 +70,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run_hvscale(folder, "profile", *options, "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
     return folder / "recorded"
+
+
+@pytest.fixture(scope="module")
+def replayed(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The run of a replay of the recording, and its document. Tests leave the run as it is."""
+    run = tmp_path_factory.mktemp("replay") / "replayed"
+    done = run_hvscale(run.parent, "replay", recorded, "--run", "replayed", "--bins", "1K,8K", "--json")
+    assert done.returncode == 0, done.stderr
+    return run, json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -93,14 +104,7 @@ def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path,
     assert all(0 <= json.loads(line)["communication_seconds"] < json.loads(line)["seconds"] for line in steps)
 
 
-def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
-    done = hvscale("replay", recorded, "--run", "replayed", "--compute", "spin")
-    assert done.returncode == 0, done.stderr
-    assert "[0] replay: 11 steps, median " in done.stdout
-    assert " ms, --compute spin; " in done.stdout
-    assert "; recorded on 2 ranks: " in done.stdout
-    record = json.loads((tmp_path / "replayed/run.json").read_text())
-    assert record["np"] == 2
+def test_a_replay_runs_under_mpirun(recorded: Path) -> None:
     plain = subprocess.run(
         [
             *(str(PROGRAMS / "mpirun"), "--map-by", "slot:OVERSUBSCRIBE", "-np", "2"),
@@ -116,13 +120,16 @@ def test_a_replay_starts_its_ranks_and_runs_under_mpirun(hvscale: Run, recorded:
     assert "replay: 3 steps" in plain.stdout
 
 
-def test_a_replay_of_hvscale_train_reports_images(hvscale: Run) -> None:
+def test_hvscale_train_records_gradients_and_its_replay_reports_images(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(
         *("profile", "--gradients", "-np", 2, "--run", "trained", "--"),
         *("hvscale", "train", "edsr", "--n-resblocks", 1, "--n-feats", 8),
         *("--batch-size", 2, "--patch-size", 8, "--steps", 8, "--precision", "fp32", "--memory-format", "contiguous"),
     )
     assert done.returncode == 0, done.stderr
+    gradients = read_job_gradients(RunFolder(tmp_path / "trained"))
+    assert len(gradients.numbers) == len((tmp_path / "trained/steps.jsonl").read_text().splitlines()) - 1
+    assert "head.0.weight" in {tensor.name for tensor in gradients.tensors}
     scaled = hvscale(
         *("scale", "--np", "1,2", "--repeat", 1, "--run", "scaled", "--json", "--"),
         *("hvscale", "replay", "trained", "--steps", 6),
@@ -144,7 +151,7 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
 ) -> None:
     done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(MARKED))
     assert done.returncode == 0, done.stderr
-    replayed = hvscale("replay", "messages", "--steps", 3)
+    replayed = hvscale("replay", "messages", "--steps", 3, "--run", "replayed")
     assert replayed.returncode == 0, replayed.stderr
     warning = f"hvscale: warning: {LABEL}: messages holds no gradients, so the messages of a typical step are used"
     assert replayed.stderr.count(warning) == 1
@@ -153,27 +160,16 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
     assert exported.returncode == 0, exported.stderr
     messages = int(exported.stderr.split()[-2])
     # Horovod would fuse two messages of the same cycle: it does not, whatever the settings.
-    for more in ([], ["--set", "fusion_threshold=16M"]):
-        profiled = hvscale(
-            *(
-                "profile",
-                "-np",
-                3,
-                *more,
-                "--bins",
-                "1024",
-                "--json",
-                "--",
-                "hvscale",
-                "replay",
-                "messages",
-                "--steps",
-                6,
-            )
-        )
-        assert profiled.returncode == 0, profiled.stderr
-        assert large_all_reduces(profiled.stdout) == (3 * 6 * messages, 3 * 6 * SENT)
-        assert LABEL in profiled.stderr
+    counted = hvscale("breakdown", "replayed", "--bins", "1024", "--json")
+    assert counted.returncode == 0, counted.stderr
+    assert large_all_reduces(counted.stdout) == (2 * 3 * messages, 2 * 3 * SENT)
+    profiled = hvscale(
+        *("profile", "-np", 3, "--set", "fusion_threshold=16M", "--bins", "1024", "--json"),
+        *("--", "hvscale", "replay", "messages", "--steps", 6),
+    )
+    assert profiled.returncode == 0, profiled.stderr
+    assert large_all_reduces(profiled.stdout) == (3 * 6 * messages, 3 * 6 * SENT)
+    assert LABEL in profiled.stderr
 
 
 def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run) -> None:
@@ -197,20 +193,19 @@ def test_a_recording_is_exported_for_chakra(hvscale: Run, recorded: Path, tmp_pa
     assert (plain.returncode, plain.stderr) == (2, "hvscale: Missing option '--chakra'.\n")
 
 
-def test_a_replay_is_compared_with_its_recording(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+def test_a_replay_is_compared_with_its_recording(replayed: tuple[Path, dict[str, Any]]) -> None:
     """Without fusion each of the two tensors is a message."""
-    done = hvscale("replay", recorded, "--run", "replayed", "--bins", "1K,8K", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    run, document = replayed
     assert document["schema"] == "hvscale/replay/1"
     assert (document["np"], document["compute"], document["differences"]) == (2, "auto", [])
-    assert document["replayed_run"] == str(tmp_path / "replayed")
+    assert document["replayed_run"] == str(run)
+    assert run_json(run)["np"] == 2
     for side in (document["recorded"], document["replayed"]):
         assert side["count"] == 10  # of 11: the first one sets Horovod up
         assert 0 < side["exposed_seconds"] < side["mean_seconds"]
         assert side["messages"] == 2
     assert document["sizes"] == [{"bytes_min": 1025, "bytes_max": 8192, "recorded": 2, "replayed": 2}]
-    lines = (tmp_path / "replayed/steps.jsonl").read_text().splitlines()[1:]
+    lines = (run / "steps.jsonl").read_text().splitlines()[1:]
     mean = sum(json.loads(line)["seconds"] for line in lines) / 10
     assert document["replayed"]["mean_seconds"] == pytest.approx(mean)
 
@@ -237,6 +232,8 @@ def test_a_replay_uses_a_collectives_table(hvscale: Run, recorded: Path, tmp_pat
     (tmp_path / "table.toml").write_text(TABLE)
     done = hvscale("replay", recorded, "-np", 3, "--collectives", "table.toml", "--run", "run", "--steps", 5)
     assert done.returncode == 0, done.stderr
+    assert "[0] replay: 5 steps, median " in done.stdout
+    assert "; recorded on 2 ranks: " in done.stdout
     assert in_effect(tmp_path / "run")["coll_tuned_dynamic_rules_filename"].endswith("openmpi-coll-rules.conf")
     assert (
         "not the recorded job (recorded against replayed): np 2 against 3; collectives not set against" in done.stdout
@@ -251,17 +248,18 @@ def in_effect(run: Path) -> dict[str, Any]:
     return found
 
 
-def test_other_commands_take_a_replay(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+def test_other_commands_take_a_replay(
+    hvscale: Run, recorded: Path, replayed: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     replay = ("--", "hvscale", "replay", recorded)
     metric = ("--metric", r"replay: (?P<total>[0-9]+) steps")
     compared = hvscale(
-        *("compare-settings", "mpi,mpi-opt", "-np", 2, "--repeat", 1, "--json", "--run", "compared", *metric, *replay)
+        *("compare-settings", "mpi,mpi-opt", "-np", 1, "--repeat", 1, "--json", "--run", "compared", *metric, *replay)
     )
     assert compared.returncode == 0, compared.stderr
     assert [row["throughputs"] for row in json.loads(compared.stdout)["rows"]] == [[11.0], [11.0]]
-    assert hvscale("replay", recorded, "--run", "replayed").returncode == 0
     tables = hvscale(
-        *("tune-collectives", "-np", 2, "--from", "replayed", "--run", "tables", "--json", "--minutes", 0.5),
+        *("tune-collectives", "-np", 2, "--from", replayed[0], "--run", "tables", "--json", "--minutes", 0.5),
         timeout=300,
     )
     assert tables.returncode == 0, tables.stderr
@@ -287,39 +285,55 @@ def test_tune_takes_a_replay(recorded: Path, tmp_path: Path) -> None:
     assert all(trial["throughput"]["mean"] > 0 for trial in trials())
 
 
+def frames(recording: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The kind and the payload of each frame of a rank's recording."""
+    content = recording.read_bytes()
+    while content:
+        kind, size, _ = FRAME.unpack_from(content)
+        yield kind, content[FRAME.size : FRAME.size + size]
+        content = content[FRAME.size + size :]
+
+
+def frame(kind: bytes, payload: bytes) -> bytes:
+    return FRAME.pack(kind, len(payload), zlib.crc32(payload)) + payload
+
+
 def change(recorded: Path, kind: bytes, **fields: object) -> None:
     """Change fields of the JSON in all frames of one kind, in the recordings of all ranks."""
     for path in (recorded / "hvprof").glob("gradients-*.hvg"):
-        content, changed = path.read_bytes(), b""
-        while content:
-            found, size, _ = FRAME.unpack_from(content)
-            payload, content = content[FRAME.size : FRAME.size + size], content[FRAME.size + size :]
+        changed = b""
+        for found, payload in frames(path):
             if found == kind:
                 start = MAGIC if kind == b"HEAD" else b""
                 payload = start + json.dumps({**json.loads(payload[len(start) :]), **fields}).encode()
-            changed += FRAME.pack(found, len(payload), zlib.crc32(payload)) + payload
+            changed += frame(found, payload)
         path.write_bytes(changed)
 
 
-def test_a_recording_of_another_horovod_is_replayed_with_a_warning(hvscale: Run, own_recording: Path) -> None:
+def test_a_recording_of_another_horovod_on_gpus_without_messages_is_replayed_with_warnings(
+    hvscale: Run, own_recording: Path
+) -> None:
     change(own_recording, b"HEAD", horovod="0.19.1")
-    done = hvscale("replay", own_recording)
-    assert done.returncode == 0, done.stderr
-    assert "hvscale: warning: recorded with Horovod 0.19.1, replayed with 0.28.1: " in done.stdout
-    assert done.stdout.count("recorded with Horovod") == 1
-
-
-def test_a_recording_of_gpus_is_replayed_in_host_memory_with_a_warning(hvscale: Run, own_recording: Path) -> None:
     change(own_recording, b"TNSR", device="cuda")
-    done = hvscale("replay", own_recording)
+    for path in (own_recording / "hvprof").glob("rank-*"):
+        path.unlink()
+    done = hvscale("replay", own_recording, "--compute", "spin", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("hvscale: warning: the job was recorded on GPUs; the replay sends host memory") == 1
+    assert "hvscale: warning: recorded with Horovod 0.19.1, replayed with 0.28.1: " in done.stderr
+    assert done.stderr.count("recorded with Horovod") == 1
+    assert done.stderr.count("hvscale: warning: the job was recorded on GPUs; the replay sends host memory") == 1
+    assert "fused messages are unknown" in done.stderr
+    document = json.loads(done.stdout)
+    assert (document["recorded"]["messages"], document["replayed"]["messages"], document["sizes"]) == (None, 2, [])
+    assert "[0] replay: 11 steps, median " in done.stderr
+    assert " ms, --compute spin; " in done.stderr
+    assert "; recorded on 2 ranks: " in done.stderr
 
 
 def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, own_recording: Path) -> None:
     path = own_recording / "hvprof/gradients-00001.hvg"
     path.write_bytes(path.read_bytes()[:-250])  # in the middle of a step
-    done = hvscale("replay", own_recording, "--json")
+    done = hvscale("replay", own_recording, "-np", 1, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     steps = document["replayed"]["count"] + 1
@@ -337,41 +351,38 @@ def test_a_type_that_pytorch_lacks_is_a_one_line_error(hvscale: Run, own_recordi
     assert done.stderr.count("\n") == 1
 
 
-def test_a_recording_without_whole_steps_is_a_one_line_error(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
-) -> None:
-    short = program(PROGRAM.replace("range(12)", "range(1)"))
-    hvscale("profile", "--gradients", "-np", 2, "--run", "recorded", "--", "python", short)
-    done = hvscale("replay", "recorded")
+def test_a_recording_without_whole_steps_is_a_one_line_error(hvscale: Run, own_recording: Path) -> None:
+    for path in (own_recording / "hvprof").glob("gradients-*.hvg"):
+        (first, *others) = [payload for kind, payload in frames(path) if kind == b"STEP"]
+        assert len(others) > 9
+        head = [frame(kind, payload) for kind, payload in frames(path) if kind != b"STEP"]
+        path.write_bytes(b"".join((*head, frame(b"STEP", first))))
+    done = hvscale("replay", own_recording)
     assert done.returncode == 2
     assert "no rank recorded two whole steps: the job must train for at least three steps" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_messages_are_unknown_without_a_profile(hvscale: Run, own_recording: Path) -> None:
-    for path in (own_recording / "hvprof").glob("rank-*"):
-        path.unlink()
-    done = hvscale("replay", own_recording, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert (document["recorded"]["messages"], document["replayed"]["messages"], document["sizes"]) == (None, 2, [])
-    assert "fused messages are unknown" in done.stderr
-
-
 def test_different_recordings_on_two_ranks_are_a_one_line_error(
-    hvscale: Run, program: Callable[[str], Path], recorded: Path
+    hvscale: Run, program: Callable[[str], Path], recorded: Path, own_recording: Path
 ) -> None:
-    other = PROGRAM.replace("(10, 100", "(10, 99")
-    done = hvscale("profile", "--gradients", "-np", 2, "--run", "other", "--", "python", program(other))
-    assert done.returncode == 0, done.stderr
+    change(own_recording, b"TNSR", bytes=3960)
     script = f"""
 import os, sys
-folder = {str(recorded)!r} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else "other"
+folder = {str(recorded)!r} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else {str(own_recording)!r}
 os.execvp("hvscale", ["hvscale", "replay", folder])
 """
     done = hvscale("launch", "-np", 2, "--", "python", program(script))
     assert done.returncode == 3
     assert "hvscale: rank 1 read a recording with other tensors than rank 0" in done.stderr + done.stdout
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a profile."""
+    folder = tmp_path_factory.mktemp("unprofiled")
+    assert run_hvscale(folder, "launch", "--run", "plain", "--", "true").returncode == 0
+    return folder / "plain"
 
 
 @pytest.mark.parametrize(
@@ -387,9 +398,8 @@ os.execvp("hvscale", ["hvscale", "replay", folder])
         (["plain", "--bins", "some"], "--bins some: some is not a size"),
     ],
 )
-def test_an_invalid_request_is_one_line(hvscale: Run, arguments: list[str], line: str) -> None:
-    assert hvscale("launch", "--run", "plain", "--", "true").returncode == 0
-    done = hvscale("replay", *arguments)
+def test_an_invalid_request_is_one_line(plain: Path, arguments: list[str], line: str) -> None:
+    done = run_hvscale(plain.parent, "replay", *arguments)
     assert done.returncode == 2
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
