@@ -52,16 +52,16 @@ def test_costs_from_benchmarks(
     hvscale: Run, record: Callable[[str], Path], bench: Callable[..., Path], tmp_path: Path
 ) -> None:
     job = record("openmpi")
-    tables = [word for np in (3, 4) for word in ("--from-table", bench(np, "openmpi"))]
-    done = hvscale("predict", job, *tables, "--np", "8", "--run", "prediction", "--json")
+    tables = [word for np in (2, 3) for word in ("--from-table", bench(np, "openmpi"))]
+    done = hvscale("predict", job, *tables, "--np", "6", "--run", "prediction", "--json")
     assert done.returncode == 0, done.stderr
     document = predicted(done)
-    assert document.measured_np == [3, 4]
+    assert document.measured_np == [2, 3]
     rows = {row.np: row for row in document.rows}
-    assert (rows[8].source, rows[8].extrapolation) == ("predicted", 2)
-    assert sum(size.bytes for size in rows[8].messages) == pytest.approx(GRADIENT_BYTES)
-    assert rows[8].loss is not None
-    assert rows[8].loss.wire > 0
+    assert (rows[6].source, rows[6].extrapolation) == ("predicted", 2)
+    assert sum(size.bytes for size in rows[6].messages) == pytest.approx(GRADIENT_BYTES)
+    assert rows[6].loss is not None
+    assert rows[6].loss.wire > 0
     refused = hvscale(
         *("predict", job, *tables, "--np", 8, "--set", "allreduce_algorithm=ring", "--run", "other"),
     )
@@ -77,15 +77,15 @@ def test_a_job_over_gloo(hvscale: Run, record: Callable[[str], Path], bench: Cal
     alone = predicted(done)
     assert alone.measured_np == [2]
     assert any("agreements take no time" in text for text in alone.warnings)
-    done = hvscale("predict", job, "--from-table", bench(4, "gloo") / "bench.json", "--np", "8", "--json")
+    done = hvscale("predict", job, "--from-table", bench(3, "gloo") / "bench.json", "--np", "6", "--json")
     assert done.returncode == 0, done.stderr
     document = predicted(done)
-    assert document.measured_np == [4]
+    assert document.measured_np == [3]
     assert not any("agreements" in text for text in document.warnings)
     rows = {row.np: row for row in document.rows}
-    assert (rows[8].source, rows[8].extrapolation) == ("predicted", 2)
-    assert rows[8].loss is not None
-    assert rows[8].loss.agreement > 0
+    assert (rows[6].source, rows[6].extrapolation) == ("predicted", 2)
+    assert rows[6].loss is not None
+    assert rows[6].loss.agreement > 0
 
 
 def test_a_table_of_another_library_replaces_the_jobs_messages(
