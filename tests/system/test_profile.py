@@ -14,11 +14,12 @@ from tests.conftest import Run, run_json
 RANKS = 2
 ROUNDS = 5
 BIG, FUSED, PARTS = 4 * 2**20, 2**20, 4
+BINS = "512K,1M,4M"
 
 # Each round sends one all-reduce of BIG bytes, then PARTS tensors with FUSED bytes in total, which
 # Horovod fuses into one message.
 HOROVOD_PROGRAM = f"""
-import os, time, horovod.torch as hvd, torch
+import horovod.torch as hvd, os, time, torch
 hvd.init()
 parts = [torch.ones({FUSED} // 4 // {PARTS}) for _ in range({PARTS})]
 for step in range({ROUNDS}):
@@ -51,27 +52,7 @@ def rows(document: dict[str, Any], operation: str) -> dict[tuple[int, int | None
     }
 
 
-@pytest.mark.parametrize(("mpi", "source"), [("openmpi", "hvprof"), ("gloo", "horovod-timeline")])
-def test_horovod_messages_are_counted_exactly(
-    hvscale: Run, program: Callable[[str], Path], mpi: str, source: str
-) -> None:
-    done = hvscale(
-        "profile",
-        "-np",
-        RANKS,
-        "--mpi",
-        mpi,
-        "--run",
-        "job",
-        "--bins",
-        "512K,1M,4M",
-        "--json",
-        "--",
-        "python",
-        program(HOROVOD_PROGRAM),
-    )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def assert_messages_counted_exactly(document: dict[str, Any], source: str) -> None:
     assert document["schema"] == "hvscale/breakdown/1"
     assert (document["source"], document["np"]) == (source, RANKS)
     found = rows(document, "allreduce")
@@ -79,13 +60,22 @@ def test_horovod_messages_are_counted_exactly(
     assert found[2**20 + 1, 4 * 2**20] == (RANKS * ROUNDS, RANKS * ROUNDS * BIG)
 
 
-def test_horovods_timeline_adds_phases_under_mpi(hvscale: Run, program: Callable[[str], Path]) -> None:
-    done = hvscale(
-        "profile", "-np", RANKS, "--timeline", "--run", "job", "--json", "--", "python", program(HOROVOD_PROGRAM)
-    )
+def test_horovod_messages_over_gloo_are_counted_exactly(hvscale: Run, program: Callable[[str], Path]) -> None:
+    job = ("-np", RANKS, "--mpi", "gloo", "--run", "job", "--", "python", program(HOROVOD_PROGRAM))
+    done = hvscale("profile", "--bins", BINS, "--json", *job)
+    assert done.returncode == 0, done.stderr
+    assert_messages_counted_exactly(json.loads(done.stdout), "horovod-timeline")
+
+
+def test_horovod_messages_over_mpi_are_counted_exactly_and_its_timeline_adds_phases(
+    hvscale: Run, program: Callable[[str], Path]
+) -> None:
+    job = ("-np", RANKS, "--mpi", "openmpi", "--run", "job", "--", "python", program(HOROVOD_PROGRAM))
+    done = hvscale("profile", "--timeline", "--bins", BINS, "--json", *job)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert (document["source"], document["ranks"]) == ("hvprof", [0, 1])
+    assert_messages_counted_exactly(document, "hvprof")
+    assert document["ranks"] == [0, 1]
     (allreduce,) = document["horovod_phases"]["operations"]
     assert (allreduce["operation"], allreduce["messages"]) == ("allreduce", 2 * ROUNDS)
     assert allreduce["tensors"] == ROUNDS * (1 + PARTS)
