@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import Run, run_hvscale
 
-ROUNDS = 40
+ROUNDS = 20
 SIZE = 200_000
 # Rank 1 is LATE seconds late in every round; the report shows the command's arguments.
 PROGRAM = f"""
@@ -29,7 +29,7 @@ world.Barrier()
 HOROVOD_STEPS = 6
 # Each step sends one fused message of two tensors.
 HOROVOD_PROGRAM = f"""
-import os, time, horovod.torch as hvd, torch
+import horovod.torch as hvd, os, time, torch
 from hvscale import profiling
 hvd.init()
 for step in range({HOROVOD_STEPS}):
