@@ -28,10 +28,10 @@ BY_MPI = """
 from mpi4py import MPI
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1)
 """
-BY_HOROVOD = """
-import horovod.torch as hvd, torch
-hvd.init()
-rank, size = hvd.rank(), int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum))
+# What Horovod's launcher tells each rank.
+BY_LAUNCHER = """
+import os
+rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
 """
 
 # Prints the speed that speeds.json has for its np and repeat.
@@ -97,7 +97,7 @@ def unreliable_program(program: Callable[[str], Path], tmp_path: Path) -> Callab
     return write
 
 
-@pytest.mark.parametrize(("mpi", "initialise"), [("openmpi", BY_MPI), ("gloo", BY_HOROVOD)], ids=["openmpi", "gloo"])
+@pytest.mark.parametrize(("mpi", "initialise"), [("openmpi", BY_MPI), ("gloo", BY_LAUNCHER)], ids=["openmpi", "gloo"])
 def test_horovod_benchmark_output_is_read(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str, initialise: str
 ) -> None:
@@ -182,22 +182,21 @@ def test_a_metric_is_total_or_per_rank_throughput(
     assert document["unit"] is None
 
 
-@pytest.mark.parametrize(("scaling", "nps"), [("weak", [2]), ("strong", [1, 2])], ids=["weak", "strong"])
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
 def test_trainer_throughput_is_read_and_strong_scaling_divides_the_batch(
-    hvscale: Run, tmp_path: Path, scaling: str, nps: list[int]
+    hvscale: Run, tmp_path: Path, scaling: str
 ) -> None:
-    given = ",".join(map(str, nps))
     done = hvscale(
-        "scale", "--np", given, "--repeat", "1", f"--{scaling}", "--run", "curve", "--", *TRAIN, "--batch-size", "4"
+        "scale", "--np", 2, "--repeat", "1", f"--{scaling}", "--run", "curve", "--", *TRAIN, "--batch-size", "4"
     )
     assert done.returncode == 0, done.stderr
     document = scale_json(tmp_path / "curve")
-    for np, throughput in zip(nps, column(document, "throughput"), strict=True):
-        run = tmp_path / f"curve/np-{np}-repeat-1"
-        steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
-        assert {step["images"] for step in steps} == {4 * (np if scaling == "weak" else 1)}
-        result = json.loads((run / "result.json").read_text())
-        assert throughput == pytest.approx(result["images_per_second"])
+    (throughput,) = column(document, "throughput")
+    run = tmp_path / "curve/np-2-repeat-1"
+    steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    assert {step["images"] for step in steps} == {4 * 2 if scaling == "weak" else 4}
+    result = json.loads((run / "result.json").read_text())
+    assert throughput == pytest.approx(result["images_per_second"])
     assert {run["source"] for run in document["runs"]} == {"result.json"}
     warning = "--batch-size 4 is divided among the ranks"
     assert (warning in done.stderr) == (scaling == "strong")
