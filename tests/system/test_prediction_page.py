@@ -25,7 +25,7 @@ def open_prediction(open_page: Callable[..., Page], tmp_path: Path) -> Callable[
 
 
 def test_the_page_of_a_prediction(open_prediction: Callable[..., Page]) -> None:
-    for width in (1280, 390):
+    for width in (390, 1280):
         page = open_prediction(prediction(), width)
         for name in CHARTS:
             expect(page.locator(f"#{name} .scatterlayer .trace")).not_to_have_count(0)
@@ -33,7 +33,6 @@ def test_the_page_of_a_prediction(open_prediction: Callable[..., Page]) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert "On 512 ranks" in page.inner_text("#answer")
         assert page.is_visible("text=np 1024 was left out")
-    page = open_prediction(prediction())
     # Two measured and three replayed points, ten of the curve, and one where its parts meet.
     expect(page.locator("#efficiency .scatterlayer .point")).to_have_count(16)
     expect(page.locator("#efficiency path.yerror")).to_have_count(5)
@@ -56,7 +55,8 @@ def test_a_message_shows_its_bytes(open_prediction: Callable[..., Page]) -> None
 
 @pytest.mark.parametrize("document", [documented_only(), one_np(), measured_only()], ids=["documented", "one", "curve"])
 def test_pages_with_less_are_drawn(open_prediction: Callable[..., Page], document: PredictionDocument) -> None:
-    for width in (1280, 390):
-        page = open_prediction(document, width)
+    page = open_prediction(document, 390)
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
         expect(page.locator("#throughput .scatterlayer .point")).not_to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
