@@ -229,9 +229,9 @@ def test_rings_fit_on_the_nodes_disk(
 def test_what_cannot_be_collected_stays_and_is_named(
     hvscale: Run, program: Callable[[str], Path], local: Path, small_disk: Callable[..., Path]
 ) -> None:
-    """The run folder's disk takes the profile of one rank of two, which have 3.8 MB of records."""
-    disk = small_disk("6m")
-    calls = 60_000
+    """The run folder's disk takes the profile of one rank of two, which have 1.9 MB of records."""
+    disk = small_disk("4m")
+    calls = 30_000
     reduce = program(REDUCE.replace(f"range({CALLS})", f"range({calls})"))
     done = hvscale("profile", "-np", 2, "--record-dir", local, "--run", disk / "job", "--", "python", reduce)
     assert done.returncode == 4, done.stderr
