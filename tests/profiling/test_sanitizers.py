@@ -46,6 +46,11 @@ def with_address_sanitizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return sanitized(tmp_path_factory.mktemp("sanitized"), "address,undefined", "libasan.so")
 
 
+@pytest.fixture(scope="module")
+def with_thread_sanitizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sanitized(tmp_path_factory.mktemp("sanitized"), "thread", "libtsan.so")
+
+
 @pytest.mark.parametrize("program", ["every_nonblocking", "point_to_point"])
 def test_address_sanitizer_finds_nothing(
     open_mpi: Mpi, make_run: MakeRun, with_address_sanitizer: str, program: str
@@ -125,8 +130,9 @@ def test_leak_sanitizer_finds_no_leak_in_hvprof(open_mpi: Mpi, make_run: MakeRun
 
 
 @pytest.mark.parametrize("arguments", [["overlapping"], ["threads", "3000"]])
-def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_path: Path, arguments: list[str]) -> None:
-    preload = sanitized(tmp_path, "thread", "libtsan.so")
+def test_thread_sanitizer_finds_nothing(
+    open_mpi: Mpi, make_run: MakeRun, with_thread_sanitizer: str, arguments: list[str]
+) -> None:
     run = make_run(2)
     options = {
         # Open MPI is not compiled with the sanitizer: check only hvprof.
@@ -139,7 +145,7 @@ def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, make_run: MakeRun, tmp_pa
         "HVPROF_MIB": "1",
     }
     program = [str(open_mpi.compile(arguments[0])), *arguments[1:]]
-    done = open_mpi.start(2, [sys.executable, "-c", PRELOADED, preload, *program], options)
+    done = open_mpi.start(2, [sys.executable, "-c", PRELOADED, with_thread_sanitizer, *program], options)
     assert done.returncode == 0, done.stderr
     assert "ThreadSanitizer" not in done.stderr
     assert sum(row.calls for row in breakdown(run).rows) in (2 * 4 * 3000, 2 * 4 * 8 * 200)
