@@ -211,7 +211,7 @@ def hvscale(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 def write_program(folder: Path, text: str) -> Path:
     """Write a Python program to program.py in the folder and return its path."""
     path = folder / "program.py"
-    path.write_text(f"{QUICK_START}\n{text}" if "import horovod.torch" in text else text)
+    path.write_text(f"{QUICK_START}\n{text}" if "horovod.torch" in text else text)
     return path
 
 

@@ -254,7 +254,7 @@ def test_other_commands_take_a_replay(
     replay = ("--", "hvscale", "replay", recorded)
     metric = ("--metric", r"replay: (?P<total>[0-9]+) steps")
     compared = hvscale(
-        *("compare-settings", "mpi,mpi-opt", "-np", 1, "--repeat", 1, "--json", "--run", "compared", *metric, *replay)
+        *("compare-settings", "mpi,mpi-opt", "-np", 2, "--repeat", 1, "--json", "--run", "compared", *metric, *replay)
     )
     assert compared.returncode == 0, compared.stderr
     assert [row["throughputs"] for row in json.loads(compared.stdout)["rows"]] == [[11.0], [11.0]]
