@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from hvscale.trainer.checkpoints.store import read
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, suspend, wait_until
-from tests.system.test_resume import EDSR, kill_warm_after, model, same, steps
+from tests.system.test_resume import EDSR, kill_warm_after, same, steps
 
-# On rank 1 the outputs are NaN in training steps FIRST to LAST - 1, counted from 0.
+# On rank 1 the outputs are NaN in the training steps in NAN_STEPS, counted from 0.
 NAN_OUTPUTS = """
 import os
 import torch
@@ -30,7 +32,7 @@ class Net(nn.Module):
 
     def forward(self, images):
         here = os.environ.get("OMPI_COMM_WORLD_RANK", "1") == "1"
-        broken = here and int(os.environ["FIRST"]) <= self.calls < int(os.environ["LAST"])
+        broken = here and str(self.calls) in os.environ["NAN_STEPS"].split(",")
         self.calls += 1
         return self.layers(images * float("nan") if broken else images)
 
@@ -93,13 +95,16 @@ def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
 
 
 def run_and_signal(
-    tmp_path: Path, words: tuple[object, ...], send_signal: Callable[[subprocess.Popen[str]], None]
+    tmp_path: Path,
+    words: tuple[object, ...],
+    send_signal: Callable[[subprocess.Popen[str]], None],
+    run: str = "stopped",
 ) -> tuple[int, str]:
-    """Start `hvscale ...` with the run folder `stopped`, and call `send_signal` after ten steps.
+    """Start `hvscale ...` with this run folder, and call `send_signal` after ten steps.
 
     Return the exit status and the output.
     """
-    file = tmp_path / "stopped/steps.jsonl"
+    file = tmp_path / run / "steps.jsonl"
     with start(tmp_path, *words) as process:
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
@@ -108,6 +113,15 @@ def run_and_signal(
         finally:
             process.kill()
     return process.returncode, output
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether tensors, or lists or dicts of them, are equal."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
 def slow_training(folder: Path) -> tuple[object, ...]:
@@ -133,70 +147,72 @@ def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: P
     assert (tmp_path / f"stopped/checkpoints/step-{last_step:09d}.ckpt").is_file()
 
 
-@pytest.mark.parametrize("to", ["rank 1", "the launcher"])
-def test_all_ranks_stop_when_one_is_signalled_and_resume(hvscale: Run, tmp_path: Path, to: str) -> None:
-    train = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
+def test_all_ranks_stop_when_one_or_the_launcher_is_signalled_and_resume(hvscale: Run, tmp_path: Path) -> None:
+    train: tuple[object, ...] = ("hvscale", *EDSR, "--schedule", "constant", "--checkpoint-every", 0)
+    kept = ("--checkpoint-dir", "kept", "--resume", "auto")
+    signalled = ("rank 1", "the launcher")
+    for to in signalled:
 
-    def send(process: subprocess.Popen[str]) -> None:
-        if to == "the launcher":
-            process.send_signal(signal.SIGUSR1)
-        else:
-            os.kill(json.loads((tmp_path / "stopped/ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
+        def send(process: subprocess.Popen[str], to: str = to) -> None:
+            if to == "the launcher":
+                process.send_signal(signal.SIGUSR1)
+            else:
+                os.kill(json.loads((tmp_path / to / "ranks/rank-00001.json").read_text())["pid"], signal.SIGTERM)
 
-    words = (*train, "--steps", 10**6, "--checkpoint-dir", "kept", "--resume", "auto")
-    status, output = run_and_signal(tmp_path, ("launch", "-np", 2, "--run", "stopped", "--", *words), send)
-    assert status == 75, output
-    assert output.count("asked to stop: saved") >= 1
-    record = run_json(tmp_path / "stopped")
-    assert (record["state"], record["exit_status"]) == ("interrupted", 75)
-    assert record["ranks"][0]["exit_status"] == 75
-    last_step = steps(tmp_path / "stopped")[-1][0]
-    words = (*train, "--steps", last_step + 3, "--checkpoint-dir", "kept", "--resume", "auto")
-    assert hvscale("launch", "-np", 2, "--run", "rest", "--", *words).returncode == 0
-    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train, "--steps", last_step + 3).returncode == 0
+        words = ("launch", "-np", 2, "--run", to, "--", *train, "--steps", 10**6, *kept)
+        status, output = run_and_signal(tmp_path, words, send, run=to)
+        assert status == 75, output
+        assert output.count("asked to stop: saved") >= 1
+        record = run_json(tmp_path / to)
+        assert (record["state"], record["exit_status"]) == ("interrupted", 75)
+        assert record["ranks"][0]["exit_status"] == 75
+    last_step = steps(tmp_path / to)[-1][0]
+    train = (*train, "--steps", last_step + 3)
+    assert hvscale("launch", "-np", 2, "--run", "rest", "--", *train, *kept).returncode == 0
+    assert hvscale("launch", "-np", 2, "--run", "whole", "--", *train).returncode == 0
     assert same(tmp_path / "whole", tmp_path / "rest")
-    assert steps(tmp_path / "whole") == [*steps(tmp_path / "stopped"), *steps(tmp_path / "rest")]
+    assert steps(tmp_path / "whole") == [line for run in (*signalled, "rest") for line in steps(tmp_path / run)]
 
 
-def test_a_nan_on_one_rank_is_skipped_by_all(hvscale: Run, tmp_path: Path) -> None:
-    """Two consecutive NaNs on rank 1 do not change parameters or batch-normalisation buffers."""
+def test_nans_on_one_rank_are_skipped_by_all_and_three_in_a_row_stop_them(hvscale: Run, tmp_path: Path) -> None:
+    """Two consecutive NaNs on rank 1 do not change parameters, optimizer or batch-normalisation
+    buffers.
+    """
     (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
-    train = ("hvscale", *CLASSIFIER, "--steps", 6)
-    launch = ("launch", "-np", 2, "--env", "FIRST=3", "--env", "LAST=5", "--run", "job", "--", *train)
-    done = hvscale(*launch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [line["skipped"] for line in lines_of(tmp_path / "job")] == [False] * 3 + [True] * 2 + [False]
-    assert done.stdout.count("is skipped: the loss or a gradient is not finite") == 2
-    assert all(value.isfinite().all() for value in model(tmp_path / "job").values())
-    # All synthetic batches are equal, so skipping two of six steps gives the result of four steps.
-    words = ("hvscale", *CLASSIFIER, "--steps", 4)
-    done = hvscale("launch", "-np", 2, "--env", "FIRST=9", "--env", "LAST=9", "--run", "four", "--", *words)
-    assert done.returncode == 0
-    trained, four = model(tmp_path / "job"), model(tmp_path / "four")
-    assert all(value.equal(four[name]) for name, value in trained.items())
+    launch = ("launch", "-np", 2, "--env", "NAN_STEPS=2,3,6,7,8", "--run", "job", "--", "hvscale", *CLASSIFIER)
+    done = hvscale(*launch, "--steps", 12, "--optimizer", "adam", "--checkpoint-keep", 100)
+    assert done.returncode == 3, done.stdout + done.stderr
+    skipped = [line["skipped"] for line in lines_of(tmp_path / "job")]
+    assert skipped == [False] * 2 + [True] * 2 + [False] * 2 + [True] * 3
+    assert done.stdout.count("is skipped: the loss or a gradient is not finite") == 4
+    two, four, six = (read(tmp_path / f"job/checkpoints/step-{step:09d}.ckpt") for step in (2, 4, 6))
+    assert equal(two.model, four.model)
+    assert equal(two.optimizer, four.optimizer)
+    assert not equal(four.model, six.model)
+    assert all(value.isfinite().all() for value in six.model.values())
+    assert done.stdout.count("the last good checkpoint is") == 1
 
 
 def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(
-    hvscale: Run, hvscale_warm: Run, tmp_path: Path
+    hvscale_warm: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text(NAN_OUTPUTS)
     train = (*CLASSIFIER, "--steps", 9, "--run", "job")
-    done = hvscale_warm(*train, FIRST="4", LAST="99")
+    done = hvscale_warm(*train, NAN_STEPS="4,5,6,7,8")
     assert done.returncode == 2
     assert "not finite in 3 steps in a row, up to step 7: lower --learning-rate" in done.stderr
     named = Path(done.stderr.split("the last good checkpoint is ")[1].strip())
     assert named.name == "step-000000006.ckpt"
     assert "Traceback" not in done.stderr
-    done = hvscale_warm(*train, "--resume", named, FIRST="99", LAST="99")
+    done = hvscale_warm(*train, "--resume", named, NAN_STEPS="")
     assert done.returncode == 0, done.stderr
-    launch = ("launch", "-np", 2, "--env", "FIRST=1", "--env", "LAST=99", "--run", "two", "--")
-    done = hvscale(*launch, "hvscale", *CLASSIFIER, "--steps", 9, "--checkpoint-every", 0)
-    assert done.returncode == 3
-    assert done.stdout.count("there is no checkpoint yet") == 1
+    done = hvscale_warm(*CLASSIFIER, "--steps", 9, "--checkpoint-every", 0, "--run", "two", NAN_STEPS="1,2,3")
+    assert done.returncode == 2
+    assert done.stderr.count("there is no checkpoint yet") == 1
 
 
 def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -> None:
-    words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 4)
+    words = ("hvscale", *EDSR, "--steps", 100000, "--stall-timeout", 2)
     pid = 0
 
     def stop(process: subprocess.Popen[str]) -> None:
@@ -208,7 +224,7 @@ def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -
     assert status == 3, output
     for rank in range(2):
         log = (tmp_path / f"stopped/logs/rank-{rank:05d}.log").read_text()
-        why = ("no step finished for 4 s", "this process was suspended for")[rank]
+        why = ("no step finished for 2 s", "this process was suspended for")[rank]
         assert f"hvscale: {why}" in log, (rank, log[-500:])
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
     assert "no step finished for" in output
@@ -252,11 +268,11 @@ def test_a_job_suspended_beyond_the_step_timeout_continues(tmp_path: Path) -> No
         assert "hvscale/trainer/trainer.py" in log, (rank, log[-500:])
 
 
-def test_thirty_random_kills_do_not_change_the_result(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
-    assert hvscale_warm(*EDSR, "--steps", 600, "--run", "whole").returncode == 0
-    again = (*EDSR, "--steps", 600, "--run", "stopped", "--resume", "auto")
+def test_twelve_random_kills_do_not_change_the_result(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 240, "--run", "whole").returncode == 0
+    again = (*EDSR, "--steps", 240, "--run", "stopped", "--resume", "auto")
     generator = random.Random(7)  # noqa: S311
-    for kill in range(30):
+    for kill in range(12):
         kill_warm_after(tmp_path, 15 * kill + generator.randint(1, 15), *again)
     done = hvscale(*again)
     assert done.returncode == 0, done.stderr

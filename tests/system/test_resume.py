@@ -93,34 +93,36 @@ def test_two_half_runs_equal_one_full_run(hvscale_warm: Run, tmp_path: Path) -> 
     assert "warning" not in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_two_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, kind: str) -> None:
+def two_ranks(run: str, count: int, *more: object) -> tuple[object, ...]:
+    """Return the words that train the model with dropout on two ranks."""
+    return ("launch", "-np", 2, "--run", run, "--", "hvscale", *CLASSIFIER, "--steps", count, *more)
+
+
+def test_two_ranks_resume_bit_identically_with_sgd(hvscale: Run, tmp_path: Path) -> None:
+    """From a checkpoint of step 4: the later one of the whole training is removed."""
     (tmp_path / "dropping.py").write_text(DROPOUT)
-
-    def train(run: str, count: int, *resume: object) -> None:
-        words = ("hvscale", *CLASSIFIER, "--optimizer", kind, "--steps", count, *resume)
-        done = hvscale("launch", "-np", 2, "--run", run, "--", *words)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    train("whole", 8)
-    train("first", 4, "--checkpoint-dir", "kept", "--resume", "auto")
-    train("second", 8, "--checkpoint-dir", "kept", "--resume", "auto")
+    options = ("--optimizer", "sgd", "--checkpoint-dir", "kept")
+    done = hvscale(*two_ranks("whole", 8, *options))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "kept/step-000000008.ckpt").unlink()
+    done = hvscale(*two_ranks("second", 8, *options, "--resume", "auto"))
+    assert done.returncode == 0, done.stdout + done.stderr
     assert same(tmp_path / "whole", tmp_path / "second")
-    assert not same(tmp_path / "whole", tmp_path / "first")
+    assert steps(tmp_path / "second") == steps(tmp_path / "whole")[4:]
 
 
-@pytest.mark.parametrize("killed", ["rank 1", "the job and its launcher"])
-def test_two_killed_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, killed: str) -> None:
-    (tmp_path / "dropping.py").write_text(DROPOUT)
+def newest(folder: Path) -> int:
+    """Return the step of the newest checkpoint in the folder; 0 without one."""
+    return max((int(file.stem.split("-")[1]) for file in folder.glob("step-*.ckpt")), default=0)
 
-    def words(run: str, count: int, *more: object) -> tuple[object, ...]:
-        return ("launch", "-np", 2, "--run", run, "--", "hvscale", *CLASSIFIER, "--steps", count, *more)
 
-    kept = ("--checkpoint-dir", "kept", "--resume", "auto")
-    command = [str(PROGRAMS / "hvscale"), *map(str, words("first", 10**6, *kept))]
+def kill_two_ranks(tmp_path: Path, killed: str, *more: object) -> None:
+    """Train on two ranks in a run folder named like what is killed after the next checkpoint."""
+    before = newest(tmp_path / "kept")
+    command = [str(PROGRAMS / "hvscale"), *map(str, two_ranks(killed, 10**6, *more))]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as launcher:
         try:
-            wait_until(lambda: any((tmp_path / "kept").glob("step-*.ckpt")))
+            wait_until(lambda: newest(tmp_path / "kept") > before)
             ranks = [
                 process for process in processes_below(tmp_path) if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"
             ]
@@ -130,25 +132,33 @@ def test_two_killed_ranks_resume_bit_identically(hvscale: Run, tmp_path: Path, k
         finally:
             launcher.kill()
             kill_below(tmp_path)
-    newest = max(int(file.stem.split("-")[1]) for file in (tmp_path / "kept").glob("step-*.ckpt"))
-    last = newest + 4
-    for run, more in (("second", kept), ("whole", ())):
-        done = hvscale(*words(run, last, *more))
+
+
+def test_two_ranks_that_end_or_are_killed_resume_bit_identically(hvscale: Run, tmp_path: Path) -> None:
+    """With Adam. A first training ends; in a second one rank 1 is killed, then the job and its
+    launcher.
+    """
+    (tmp_path / "dropping.py").write_text(DROPOUT)
+    kept = ("--optimizer", "adam", "--checkpoint-dir", "kept", "--resume", "auto")
+    kept_to = {}
+
+    def train(run: str, count: int, *more: object) -> None:
+        done = hvscale(*two_ranks(run, count, *more))
         assert done.returncode == 0, done.stdout + done.stderr
-    assert same(tmp_path / "whole", tmp_path / "second")
-    before = [line for line in steps(tmp_path / "first") if line[0] <= newest]
-    assert [*before, *steps(tmp_path / "second")] == steps(tmp_path / "whole")
 
-
-def test_another_number_of_ranks_gives_a_warning(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
-    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "alone").returncode == 0
-    words = ("hvscale", *EDSR, "--steps", 8, "--resume", "alone", "--learning-rate", "2e-4")
-    done = hvscale("launch", "-np", 2, "--run", "two", "--", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    output = done.stdout + done.stderr
-    assert output.count("the checkpoint is of 1 ranks and this run has 2: a step now takes 4 images") == 1
-    assert output.count("--learning-rate was None and is now 0.0002") == 1
-    assert [line[0] for line in steps(tmp_path / "two")] == [5, 6, 7, 8]
+    train("first", 4, *kept)
+    kept_to["first"] = newest(tmp_path / "kept")
+    assert kept_to["first"] == 4
+    for killed in ("rank 1", "the job and its launcher"):
+        kill_two_ranks(tmp_path, killed, *kept)
+        kept_to[killed] = newest(tmp_path / "kept")
+    kept_to["last"] = newest(tmp_path / "kept") + 4
+    train("last", kept_to["last"], *kept)
+    train("whole", kept_to["last"], "--optimizer", "adam")
+    assert same(tmp_path / "whole", tmp_path / "last")
+    assert not same(tmp_path / "whole", tmp_path / "first")
+    parts = [line for run, last in kept_to.items() for line in steps(tmp_path / run) if line[0] <= last]
+    assert parts == steps(tmp_path / "whole")
 
 
 def test_damaged_checkpoint_is_reported_and_the_previous_one_used(hvscale_warm: Run, tmp_path: Path) -> None:
