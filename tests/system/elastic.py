@@ -4,9 +4,10 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from PIL import Image
 from tests.conftest import PROGRAMS, wait_until
 
 SAMPLES, BATCH, COMMIT_EVERY = 120, 4, 5
-FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "LOCALHOST"
+FIRST, SECOND, THIRD, FOURTH = "localhost", "127.0.0.1", "LOCALHOST", "Localhost"
 # Each image has one colour, which identifies it in every crop. The buffer counts steps; it is
 # committed, restored and broadcast like those of batch normalisation.
 LOGGING = """
@@ -190,16 +191,17 @@ def elastic_job(
     wait_until(lambda: not running.ranks_alive(), 10)
 
 
-def check_samples(job: Job, repeated_steps: int = 0) -> None:
+def check_samples(job: Job, repeated_steps: int = 0, times: Sequence[float] = ()) -> None:
     """Check that each epoch used each sample at most once, and left out only an incomplete last
     step.
 
     Also check that steps.jsonl has each step once, and that at most `repeated_steps` steps of two
-    ranks were lost.
+    ranks were lost, before each of the times and after the last one.
     """
     steps, seen = job.steps(), sorted(job.seen(), key=lambda line: line["time"])
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     epochs: list[list[int]] = [[]]
+    undone = {id(line): line for line in seen}
     joint = images = 0
     for step in steps:
         if len(epochs[-1]) + step["images"] > SAMPLES:
@@ -208,8 +210,8 @@ def check_samples(job: Job, repeated_steps: int = 0) -> None:
             epochs.append([])
         images = step["images"]
         # Steps undone by a failure have the same number and an earlier time.
-        own = [line["samples"] for line in seen if line["step"] == step["step"]][-step["images"] // BATCH :]
-        epochs[-1] += [sample for samples in own for sample in samples]
+        for line in [line for line in seen if line["step"] == step["step"]][-step["images"] // BATCH :]:
+            epochs[-1] += undone.pop(id(line))["samples"]
         joint = max(joint, step["images"])
         if step["epoch_loss"] is not None:
             assert len(epochs[-1]) > SAMPLES - joint, len(epochs)
@@ -217,5 +219,6 @@ def check_samples(job: Job, repeated_steps: int = 0) -> None:
     for epoch in epochs:
         assert len(set(epoch)) == len(epoch)
         assert set(epoch) <= set(range(SAMPLES))
-    lost = sum(len(line["samples"]) for line in seen) - sum(map(len, epochs))
-    assert lost <= repeated_steps * 2 * BATCH
+    for start, end in pairwise([0, *times, float("inf")]):
+        lost = [sample for line in undone.values() if start <= line["time"] < end for sample in line["samples"]]
+        assert len(lost) <= repeated_steps * 2 * BATCH
