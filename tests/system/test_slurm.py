@@ -14,7 +14,15 @@ from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
 from tests.system.test_interrupted_training import slow_training
-from tests.system.test_placements import BYTES, FLAVOURS, HOROVOD_PROGRAM, ROUNDS, WITH_MPICH, waiting_program
+from tests.system.test_placements import (
+    BYTES,
+    FLAVOURS,
+    HOROVOD,
+    HOROVOD_PROGRAM,
+    ROUNDS,
+    WITH_MPICH,
+    waiting_program,
+)
 from tests.system.test_resume import steps
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -52,32 +60,20 @@ def has_exact_counts(text: str, ranks: int) -> bool:
 
 
 @pytest.mark.parametrize("mpi", WITH_MPICH)
-def test_a_horovod_program_is_profiled_on_four_nodes(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+def test_a_horovod_program_is_profiled_on_three_nodes(program: Callable[[str], Path], tmp_path: Path, mpi: str) -> None:
+    nodes = NODES[:3]
+    options = ("-np", 3, "--mpi", mpi, "--placement", "slurm", "--run", "job", "--json", "--bins", "512K,1M")
     done = run_in_allocation(
-        4,
-        *(
-            "profile",
-            "-np",
-            4,
-            "--mpi",
-            mpi,
-            "--placement",
-            "slurm",
-            "--run",
-            "job",
-            "--json",
-            "--bins",
-            "512K,1M",
-        ),
-        *("--env", "CHOSEN", "--", "python", program(HOROVOD_PROGRAM)),
+        3,
+        *("profile", *options, "--env", "CHOSEN", "--", "python", program(HOROVOD_PROGRAM)),
         cwd=tmp_path,
         CHOSEN='a "quoted" b=c',
     )
     assert done.returncode == 0, done.stderr
-    assert has_exact_counts(done.stdout, 4)
+    assert has_exact_counts(done.stdout, 3)
     record = run_json(tmp_path / "job")
-    assert (record["placement"], [node["name"] for node in record["nodes"]]) == ("slurm", NODES)
-    for rank, node in enumerate(NODES):
+    assert (record["placement"], [node["name"] for node in record["nodes"]]) == ("slurm", nodes)
+    for rank, node in enumerate(nodes):
         printed = json.loads((tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()[-1])
         assert (printed["rank"], printed["host"], printed["local_size"]) == (rank, node, 1)
         assert (printed["here"], printed["chosen"]) == (str(tmp_path), 'a "quoted" b=c')
@@ -130,7 +126,7 @@ def test_a_rejected_srun_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> No
 
 def test_a_job_script_runs_the_command(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     options = ("--sbatch", "job.sh", "--nodes", 2, "--sbatch-option", "--time=10", "--run", "a job")
-    done = hvscale("launch", "-np", 2, "--mpi", "gloo", *options, "--", "python", program(HOROVOD_PROGRAM))
+    done = hvscale("launch", "-np", 2, "--mpi", "gloo", *options, "--", "python", program(HOROVOD))
     assert done.returncode == 0, done.stderr
     assert "job.sh" in done.stdout
     assert not (tmp_path / "a job/run.json").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, kill_below, run_json, wait_until
+from tests.conftest import PROGRAMS, Run, kill_below, needs_mpich, run_json, wait_until
 from tests.system.services import SshHosts, machine_state
 from tests.system.test_placements import (
     BYTES,
@@ -40,8 +40,11 @@ def error_line(hvscale: Run, ssh: SshHosts, tmp_path: Path) -> ErrorLine:
     return launch
 
 
-@pytest.mark.parametrize("mpi", WITH_MPICH)
-@pytest.mark.parametrize("option", ["--hosts", "--hostfile"])
+# hvscale itself reads both options, so each needs only one MPI and Gloo.
+@pytest.mark.parametrize(
+    ("option", "mpi"),
+    [("--hosts", "openmpi"), ("--hostfile", "gloo"), pytest.param("--hostfile", "mpich", marks=needs_mpich)],
+)
 def test_a_horovod_program_is_profiled_on_hosts(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, ssh: SshHosts, mpi: str, option: str
 ) -> None:
