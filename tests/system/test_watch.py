@@ -27,6 +27,7 @@ STEADY = Path(__file__).parent.parent / "profiling" / "programs" / "steady.c"
 ALL_REDUCE_BYTES, BROADCAST_BYTES = 64 << 10, 1 << 20
 NP = 2
 LATE_RANK = 1
+PAUSE = 50  # ms of each step in which all ranks sleep: they leave the cores to other tests
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"  # the alternate screen
 HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 STEPS_PROGRAM = """
@@ -48,7 +49,8 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profiled(folder: Path, program: Path, seconds: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a job in runs/job; yield its hvscale process when the ranks communicate."""
     options = ["--run", "runs/job", "--env", "HVPROF_MIB=1", "-np", str(NP), *more]
-    command = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), str(seconds), str(LATE_RANK)]
+    command = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program)]
+    command += map(str, (seconds, LATE_RANK, PAUSE))
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
         try:
             log = folder / "runs/job/logs/rank-00000.log"

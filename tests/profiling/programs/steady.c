@@ -1,6 +1,7 @@
 /*
- * steady SECONDS LATE_RANK: marks steps of about 20 ms, each with two all-reduces of 64 KiB and one
- * broadcast of 1 MiB. The late rank arrives 10 ms after the others. Rank 0 prints what it did.
+ * steady SECONDS LATE_RANK [PAUSE]: marks steps of PAUSE (10) + 10 ms, each with two all-reduces of
+ * 64 KiB and one broadcast of 1 MiB. The late rank arrives 10 ms after the others, which sleep for
+ * PAUSE and then wait. Rank 0 prints what it did.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -12,13 +13,14 @@ int main(int argc, char **argv)
     static float in[16384], out[16384], model[262144];
     int rank, late = argc > 2 ? atoi(argv[2]) : -1;
     double seconds = argc > 1 ? atof(argv[1]) : 1;
+    int pause = argc > 3 ? atoi(argv[3]) : 10;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     double end = MPI_Wtime() + seconds;
     int go_on = 1;
     for (long step = 0; go_on; step++) {
         MPI_Pcontrol(1);
-        usleep(rank == late ? 20000 : 10000);
+        usleep(1000 * (pause + (rank == late ? 10 : 0)));
         MPI_Allreduce(in, out, 16384, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         MPI_Allreduce(in, out, 16384, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         model[0] = rank == 0 && MPI_Wtime() > end;
