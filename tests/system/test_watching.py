@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hvscale as package
+from tests import preloaded
 from tests.conftest import PROGRAMS, Run, run_json, wait_until
 from tests.system import wandb_file
 
@@ -49,24 +51,30 @@ def events(run: Path) -> EventAccumulator:
 
 
 @contextmanager
-def training(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a long training run; yield it after its first step."""
-    with subprocess.Popen(
-        [str(PROGRAMS / "hvscale"), *LONG, *options],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            steps = folder / "job/steps.jsonl"
-            wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
-            yield process
-        finally:
-            process.kill()
+def training(folder: Path, *options: str) -> Iterator[BaseProcess]:
+    """Start a long training run, in a forked process that has torch loaded; yield it after its
+    first step.
+    """
+    process = preloaded.start([*LONG, *options], folder, dict(os.environ), folder)
+    try:
+        steps = folder / "job/steps.jsonl"
+        wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
-def logger_of(process: subprocess.Popen[str]) -> psutil.Process:
+def stop(process: BaseProcess, folder: Path, seconds: float) -> str:
+    """Send SIGTERM; return what was written to stderr after it has stopped, with status 75."""
+    os.kill(process.pid or 0, signal.SIGTERM)
+    status = preloaded.wait(process, seconds)
+    stderr = (folder / "stderr").read_text()
+    assert status == 75, stderr
+    return stderr
+
+
+def logger_of(process: BaseProcess) -> psutil.Process:
     (found,) = psutil.Process(process.pid).children()
     return found
 
@@ -227,9 +235,7 @@ def test_a_killed_logger_is_a_warning(tmp_path: Path) -> None:
         logger_of(process).kill()
         before = (tmp_path / "job/steps.jsonl").stat().st_size
         wait_until(lambda: (tmp_path / "job/steps.jsonl").stat().st_size > before)
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 75, stderr
+        stderr = stop(process, tmp_path, 60)
     assert [line for line in stderr.splitlines() if "warning" in line] == [
         f"hvscale: warning: --wandb: its process ended with status -9: see {tmp_path}/job/logs/wandb.log"
     ]
@@ -239,9 +245,7 @@ def test_a_hung_logger_does_not_keep_training_from_stopping(tmp_path: Path) -> N
     with training(tmp_path, "--wandb", "offline") as process:
         logger = logger_of(process)
         logger.suspend()
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=30)  # the maximum time to stop
-    assert process.returncode == 75, stderr
+        stderr = stop(process, tmp_path, 30)  # the maximum time to stop
     assert len([line for line in stderr.splitlines() if "warning: --wandb" in line]) == 1
     assert not logger.is_running()
 
