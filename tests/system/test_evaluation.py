@@ -68,7 +68,7 @@ def test_benchmark_set_gives_the_same_scores_tiled_and_on_two_ranks(
             assert ours == pytest.approx(theirs, abs=1e-3)
     ensemble = evaluate(hvscale_warm, weights, "--data", benchmark, "--self-ensemble")
     assert ensemble["psnr_db"] != alone["psnr_db"]
-    assert "PSNR" in hvscale("eval", weights, "--data", benchmark).stdout
+    assert "PSNR" in hvscale_warm("eval", weights, "--data", benchmark).stdout
 
 
 def test_evaluation_repeats_the_scores_of_training(hvscale_warm: Run, tmp_path: Path) -> None:
