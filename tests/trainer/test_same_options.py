@@ -13,30 +13,38 @@ TRAIN = (
     *("train", "edsr-baseline", "--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16"),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", "1", "--data", "synthetic", "--steps", "4"),
 )
-WRAPPER = """
+DIFFERENT = (
+    (("--batch-size", "4"), "--batch-size is 4 on rank 1 and 2 on rank 0: start all ranks with the same options"),
+    (("--n-feats", "16"), "--n-feats is 16 on rank 1 and 8 on rank 0: start all ranks with the same options"),
+    (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
+)
+# Each rank runs the command once for each of them; the last one ends the process.
+PROGRAM = f"""
 import os, sys
-more = sys.argv[1:sys.argv.index("--")] if os.environ["OMPI_COMM_WORLD_RANK"] == "1" else []
-words = sys.argv[sys.argv.index("--") + 1:]
-os.execv(words[0], [*words, *more])
+from hvscale.cli.main import main
+
+different = {[more for more, _ in DIFFERENT]}
+rank, words = os.environ["OMPI_COMM_WORLD_RANK"], sys.argv[1:]
+for more in different:
+    sys.argv = [*words, *(more if rank == "1" else [])]
+    try:
+        main()
+    except SystemExit as end:
+        if more == different[-1]:
+            raise
+        print("rank", rank, "ends with", end.code, flush=True)
 """
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--batch-size", "4"), "--batch-size is 4 on rank 1 and 2 on rank 0: start all ranks with the same options"),
-        (("--n-feats", "16"), "--n-feats is 16 on rank 1 and 8 on rank 0: start all ranks with the same options"),
-        (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
-    ],
-)
-def test_ranks_with_different_options_end_in_one_line(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
-    (tmp_path / "wrapper.py").write_text(WRAPPER)
-    done = run_on_two_ranks(
-        tmp_path, str(tmp_path / "wrapper.py"), *more, "--", BIN / "hvscale", *TRAIN, "--run", "job"
-    )
+def test_ranks_with_different_options_end_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = run_on_two_ranks(tmp_path, str(tmp_path / "program.py"), BIN / "hvscale", *TRAIN, "--run", "job")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count(f"hvscale: {message}") == 1
+    printed = [f"rank {rank} ends with 2" for rank in range(2) for _ in DIFFERENT[:-1]]
+    assert sorted(done.stdout.splitlines()) == printed
+    for _, message in DIFFERENT:
+        assert done.stderr.count(f"hvscale: {message}") == 1
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "job").exists()
 
