@@ -15,8 +15,9 @@ from hvscale.profiling import library_path
 from hvscale.profiling.read.profile_file import ProfileFile
 from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.mpi_prefixes import fake_mvapich2
+from tests.system.test_placements import HOROVOD
 
-RANKS = 4
+RANKS = 3
 ROUNDS = 3
 ELEMENTS = 300_000
 WITH_MPI = ("openmpi", pytest.param("mpich", marks=needs_mpich))
@@ -32,11 +33,10 @@ print([int(step.unique().item()) for step in total], int(root.unique().item()), 
 time.sleep(1)  # at shutdown Horovod loses timeline events that it has not yet written
 """
 
-ABORTS = """
+ABORTS = f"""
 import time
-import horovod.torch as hvd
 from mpi4py import MPI
-hvd.init()
+{HOROVOD}
 if hvd.rank() == 1:
     print("the last words", flush=True)
     MPI.COMM_WORLD.Abort(9)
@@ -54,7 +54,7 @@ def test_a_horovod_script_has_equal_results_and_counts_under_every_flavour(
     for rank in range(RANKS):
         # The library may print a warning before it.
         output = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
-        assert output[-1] == f"{[6 + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
+        assert output[-1] == f"{[sum(range(RANKS)) + RANKS * step for step in range(ROUNDS)]} 2 {rank} {RANKS}"
     sums = {
         (row["calls"], row["bytes"])
         for row in json.loads(done.stdout)["rows"]
