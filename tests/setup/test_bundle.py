@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import wait_until, write_program
 from tests.setup.copies import CLONE, link_tools, replace_tool, setup_environment
 from tests.setup.sites import make_site
 from tests.system import services
@@ -35,6 +35,38 @@ from site_python import ask_site_python
 site, lock = ask_site_python(), Path(sys.argv[1]).parent / "uv.lock"
 mpi = choose_mpi(CHOICES["openmpi"], Path("/any"), lock)
 print(choose_recipe(lock, mpi, find_tools(uv_available=True), site).key)
+"""
+
+# Packages that profiling does not load. They are most of a bundle.
+NOT_FOR_PROFILING = (
+    "alembic",
+    "horovod",
+    "imageio",
+    "narwhals",
+    "networkx",
+    "numpy",
+    "optuna",
+    "pillow",
+    "plotly",
+    "scikit_image",
+    "scipy",
+    "sqlalchemy",
+    "tifffile",
+)
+LEAVE_OUT = """
+import sys, tarfile
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from bundle import compress, write_requirements, write_sums
+from bundle_format import PAYLOAD, REQUIREMENTS, SUMS, WHEELS
+folder, unpacked, left_out = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+with tarfile.open(folder / PAYLOAD, "r|xz") as packed:
+    packed.extractall(unpacked, (file for file in packed if Path(file.name).name.split("-")[0] not in left_out))
+write_requirements(unpacked / WHEELS, unpacked / REQUIREMENTS)
+(folder / PAYLOAD).unlink()  # a link to the whole one
+(folder / SUMS).unlink()
+compress(unpacked, folder / PAYLOAD, 0)
+write_sums(folder, unpacked)
 """
 
 
@@ -56,6 +88,23 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (unpacked,) = folder.iterdir()
     yield unpacked
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def small_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle with the packages for profiling alone: it unpacks and installs in less time."""
+    folder = tmp_path_factory.mktemp("small")
+    small = change(bundle, folder / "bundle")
+    words = [sys.executable, "-c", LEAVE_OUT, CLONE / "setup", small, folder / "unpacked", *NOT_FOR_PROFILING]
+    subprocess.run(words, check=True)
+    shutil.rmtree(folder / "unpacked")
+    return small
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python for installations that end before they use its PyTorch, which loads at once."""
+    return str(make_site(tmp_path_factory.mktemp("site") / "python"))
 
 
 def users_cache() -> Path:
@@ -92,11 +141,11 @@ def install(
     )
 
 
-def start_install(bundle: Path, prefix: Path, cache: Path, until: str) -> "subprocess.Popen[str]":
+def start_install(bundle: Path, prefix: Path, cache: Path, site: str, until: str) -> "subprocess.Popen[str]":
     """Start an installation and return when it prints a line with `until`."""
     process = subprocess.Popen(
         [bundle / "install.sh", prefix],
-        env=setup_environment(cache) | {"PYTHON": sys.executable},
+        env=setup_environment(cache) | {"PYTHON": site},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -126,11 +175,11 @@ def assert_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> No
 
 
 def test_an_installation_profiles_ranks_without_a_network(prefix: Path, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import horovod, horovod.torch as hvd, torch\n"
+    program = write_program(
+        tmp_path,
+        "import horovod, torch, horovod.torch as hvd\n"
         "hvd.init()\n"
-        "print(hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)), horovod.__file__)\n"
+        "print(hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)), horovod.__file__)\n",
     )
     inside = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PATH")}
     done = subprocess.run(
@@ -165,15 +214,16 @@ def base_image(folder: Path, cache: Path) -> Path:
     return archive
 
 
-def test_the_containerfile_makes_an_image(bundle: Path, cache: Path, tmp_path: Path) -> None:
+def test_the_containerfile_makes_an_image(small_bundle: Path, cache: Path, tmp_path: Path) -> None:
     """Podman builds it without a network; its ranks then communicate."""
     if reason := services.why_no_podman():
         pytest.skip(reason)
     (tmp_path / "podman").mkdir()
-    (tmp_path / "program.py").write_text(
-        "import horovod.torch as hvd, torch\n"
+    write_program(
+        tmp_path,
+        "import torch, horovod.torch as hvd\n"
         "hvd.init()\n"
-        "print(hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)))\n"
+        "print(hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)))\n",
     )
     folders = dict.fromkeys(["/usr", sys.base_prefix, sys.prefix])
     mounts = [word for folder in folders for word in ("--volume", f"{folder}:{folder}:ro")]
@@ -183,7 +233,7 @@ def test_the_containerfile_makes_an_image(bundle: Path, cache: Path, tmp_path: P
 
         def run(*words: str | Path) -> str:
             command = [*podman, *map(str, words)]
-            done = subprocess.run(command, cwd=bundle, env=environment, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(command, cwd=small_bundle, env=environment, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
@@ -226,8 +276,10 @@ def test_the_photos_of_the_demo_are_installed(prefix: Path) -> None:
         assert photo.is_file()
 
 
-def test_an_installation_is_replaced_only_by_a_complete_one(prefix: Path, bundle: Path, cache: Path) -> None:
-    process = start_install(bundle, prefix, cache, "installing the packages")
+def test_an_installation_is_replaced_only_by_a_complete_one(
+    prefix: Path, small_bundle: Path, cache: Path, site: str
+) -> None:
+    process = start_install(small_bundle, prefix, cache, site, "installing the packages")
     process.send_signal(signal.SIGINT)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -236,8 +288,8 @@ def test_an_installation_is_replaced_only_by_a_complete_one(prefix: Path, bundle
     subprocess.run([prefix / "bin" / "hvscale", "--help"], check=True, capture_output=True)
 
 
-def test_an_interrupted_installation_leaves_nothing(bundle: Path, cache: Path, tmp_path: Path) -> None:
-    process = start_install(bundle, tmp_path / "a" / "b" / "hvscale", cache, "unpacking")
+def test_an_interrupted_installation_leaves_nothing(bundle: Path, cache: Path, site: str, tmp_path: Path) -> None:
+    process = start_install(bundle, tmp_path / "a" / "b" / "hvscale", cache, site, "unpacking")
     process.send_signal(signal.SIGTERM)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -245,24 +297,27 @@ def test_an_interrupted_installation_leaves_nothing(bundle: Path, cache: Path, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_installation_left_is_removed_by_the_next(bundle: Path, cache: Path, tmp_path: Path) -> None:
+def test_what_a_killed_installation_left_is_removed_by_the_next(
+    bundle: Path, cache: Path, site: str, tmp_path: Path
+) -> None:
     prefix = tmp_path / "hvscale"
-    process = start_install(bundle, prefix, cache, "unpacking")
+    process = start_install(bundle, prefix, cache, site, "unpacking")
     wait_until((tmp_path / ".hvscale.installing" / "bundle-payload").exists)
     process.kill()
     process.communicate(timeout=60)
     assert not prefix.exists()
-    again = start_install(bundle, prefix, cache, "unpacking")
+    again = start_install(bundle, prefix, cache, site, "unpacking")
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_installations_into_one_folder(bundle: Path, cache: Path, tmp_path: Path) -> None:
+def test_two_installations_into_one_folder(bundle: Path, cache: Path, site: str, tmp_path: Path) -> None:
     prefix = tmp_path / "hvscale"
-    first = start_install(bundle, prefix, cache, "unpacking")
+    first = start_install(bundle, prefix, cache, site, "unpacking")
     try:
-        assert_one_line(install(bundle, prefix, cache), f"another installation into {prefix} is running")
+        again = install(bundle, prefix, cache, PYTHON=site)
+        assert_one_line(again, f"another installation into {prefix} is running")
         assert first.poll() is None
     finally:
         first.send_signal(signal.SIGINT)
@@ -344,24 +399,24 @@ def test_a_truncated_payload_is_found(bundle: Path, cache: Path, tmp_path: Path)
     ],
 )
 def test_a_folder_of_something_else_is_kept(
-    bundle: Path, cache: Path, tmp_path: Path, make: Callable[[Path], object], words: str
+    bundle: Path, cache: Path, site: str, tmp_path: Path, make: Callable[[Path], object], words: str
 ) -> None:
     path = tmp_path / "hvscale"
     make(path)
     before = sorted(tmp_path.rglob("*"))
-    assert_one_line(install(bundle, path, cache), words)
+    assert_one_line(install(bundle, path, cache, PYTHON=site), words)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_paths_that_cannot_hold_programs(bundle: Path, cache: Path, tmp_path: Path) -> None:
-    assert_one_line(install(bundle, tmp_path / "a:b", cache), "':'")
-    assert_one_line(install(bundle, tmp_path / "a\nb", cache), "control characters")
-    assert_one_line(install(bundle, Path("/proc/hvscale"), cache), "/proc", "choose a PREFIX")
+def test_paths_that_cannot_hold_programs(bundle: Path, cache: Path, site: str, tmp_path: Path) -> None:
+    assert_one_line(install(bundle, tmp_path / "a:b", cache, PYTHON=site), "':'")
+    assert_one_line(install(bundle, tmp_path / "a\nb", cache, PYTHON=site), "control characters")
+    assert_one_line(install(bundle, Path("/proc/hvscale"), cache, PYTHON=site), "/proc", "choose a PREFIX")
 
 
-def test_too_little_space(bundle: Path, cache: Path, small_disk: Callable[..., Path]) -> None:
+def test_too_little_space(bundle: Path, cache: Path, site: str, small_disk: Callable[..., Path]) -> None:
     disk = small_disk("50m")
-    done = install(bundle, disk / "hvscale", cache)
+    done = install(bundle, disk / "hvscale", cache, PYTHON=site)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]  # a line about a missing CUDA may precede it
     assert "MiB are needed" in last
