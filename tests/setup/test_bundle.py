@@ -95,8 +95,8 @@ def small_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The bundle with the packages for profiling alone: it unpacks and installs in less time."""
     folder = tmp_path_factory.mktemp("small")
     small = change(bundle, folder / "bundle")
-    words = [sys.executable, "-c", LEAVE_OUT, CLONE / "setup", small, folder / "unpacked", *NOT_FOR_PROFILING]
-    subprocess.run(words, check=True)
+    folders = map(str, (CLONE / "setup", small, folder / "unpacked"))
+    subprocess.run([sys.executable, "-c", LEAVE_OUT, *folders, *NOT_FOR_PROFILING], check=True)
     shutil.rmtree(folder / "unpacked")
     return small
 
@@ -233,7 +233,9 @@ def test_the_containerfile_makes_an_image(small_bundle: Path, cache: Path, tmp_p
 
         def run(*words: str | Path) -> str:
             command = [*podman, *map(str, words)]
-            done = subprocess.run(command, cwd=small_bundle, env=environment, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(
+                command, cwd=small_bundle, env=environment, capture_output=True, text=True, timeout=300
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
