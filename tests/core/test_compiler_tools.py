@@ -5,29 +5,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+# A forked process for each answer, so that PyTorch and its compiler are loaded once.
 PROGRAM = """
-import sys
-if "loaded" in sys.argv:
-    import torch._inductor.config
+import os, sys, torch
 from hvscale.core.compiler_tools import compile_without_openssl
-compile_without_openssl()
+def answer(when):
+    for path in sys.argv[1:]:
+        if os.fork() == 0:
+            os.environ["PATH"] = path
+            assert ("torch._inductor.config" in sys.modules) == (when == "loaded")
+            compile_without_openssl()
+            import torch._inductor.config
+            print(when, torch._inductor.config.cpp_cache_precompile_headers, flush=True)
+            os._exit(0)
+        assert os.wait()[1] == 0
+answer("later")
 import torch._inductor.config
-print(torch._inductor.config.cpp_cache_precompile_headers)
+answer("loaded")
 """
 
 
-@pytest.mark.parametrize("when", ["loaded", "later"])
-def test_headers_are_precompiled_only_with_openssl(tmp_path: Path, when: str) -> None:
+def test_headers_are_precompiled_only_with_openssl(tmp_path: Path) -> None:
     """PyTorch runs `openssl` to precompile headers, and fails without it."""
-    words = [sys.executable, "-c", PROGRAM, when]
+    without, beside = tmp_path / "without", tmp_path / "with"
+    without.mkdir()
+    beside.mkdir()
+    (beside / "openssl").write_text("#!/bin/sh\n")
+    (beside / "openssl").chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
-    answers = []
-    for _ in range(2):
-        environment = inherited | {"PATH": str(tmp_path)}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-        answers.append(done.stdout.strip())
-        (tmp_path / "openssl").write_text("#!/bin/sh\n")
-        (tmp_path / "openssl").chmod(0o755)
-    assert answers == ["False", "True"]
+    words = [sys.executable, "-c", PROGRAM, str(without), str(beside)]
+    done = subprocess.run(words, env=inherited, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["later False", "later True", "loaded False", "loaded True"]
