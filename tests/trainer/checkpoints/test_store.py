@@ -1,5 +1,6 @@
 """Checkpoint files: damage is detected, the newest are kept, and no incomplete file is left."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -99,16 +100,23 @@ def test_no_checkpoints_and_only_damaged_ones(tmp_path: Path) -> None:
         CheckpointFolder(tmp_path, 3).newest(lambda _: None)
 
 
+# A forked process for each folder that it reads, so that PyTorch is loaded once.
 WRITER = """
-import sys
+import os, sys
 from pathlib import Path
 from hvscale.trainer.checkpoints.store import CheckpointFolder
 from tests.trainer.checkpoints.test_store import checkpoint
-step = 0
-while True:
-    step += 1
-    CheckpointFolder(Path(sys.argv[1]), 2).save(checkpoint(step, 4_000_000))
-    print(step, flush=True)
+for line in sys.stdin:
+    if os.fork():
+        os.wait()
+        print("ended", flush=True)
+        continue
+    print(os.getpid(), flush=True)
+    step = 0
+    while True:
+        step += 1
+        CheckpointFolder(Path(line.strip()), 2).save(checkpoint(step, 4_000_000))
+        print(step, flush=True)
 """
 
 
@@ -116,17 +124,18 @@ while True:
 def test_kill_during_a_write_loses_no_checkpoint(tmp_path: Path) -> None:
     """Killed at various times while 16 MB are written, all named checkpoints stay intact."""
     killed_during_write = 0
-    for delay in (0.0, 0.003, 0.007, 0.011, 0.017, 0.023):
+    delays = (0.0, 0.003, 0.007, 0.011, 0.017, 0.023)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as forks:
+        last_printed = [kill_during_a_write(forks, tmp_path / str(delay), delay) for delay in delays]
+        forks.communicate()
+    for delay, last in zip(delays, last_printed, strict=True):
         folder = tmp_path / str(delay)
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, folder], cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True
-        ) as writer:
-            assert writer.stdout is not None
-            last = int([writer.stdout.readline() for _ in range(3)][-1])
-            while not any(name.startswith(".") for name in names(folder)):
-                pass
-            time.sleep(delay)
-            writer.send_signal(signal.SIGKILL)
         kept = CheckpointFolder(folder, 2)
         steps = [read(file).step for file in kept.files()]
         assert steps[0] >= last
@@ -134,6 +143,24 @@ def test_kill_during_a_write_loses_no_checkpoint(tmp_path: Path) -> None:
         kept.save(checkpoint(1000))
         assert not any(name.startswith(".") for name in names(folder))
     assert killed_during_write
+
+
+def kill_during_a_write(forks: "subprocess.Popen[str]", folder: Path, delay: float) -> int:
+    """Let a process write checkpoints until it is killed; return the last step known as written."""
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    print(folder, file=forks.stdin, flush=True)
+    pid = int(forks.stdout.readline())
+    try:
+        last = int([forks.stdout.readline() for _ in range(3)][-1])
+        while not any(name.startswith(".") for name in names(folder)):
+            pass
+        time.sleep(delay)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    while forks.stdout.readline() != "ended\n":
+        pass
+    return last
 
 
 def test_full_disk_keeps_existing_checkpoints(small_disk: Callable[..., Path]) -> None:
