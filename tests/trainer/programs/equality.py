@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.optimizer import without_compiler
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.super_resolution import SuperResolution
@@ -29,7 +30,8 @@ def gradients(module: nn.Module) -> Tensor:
 torch.manual_seed(0)
 model = work.build_model()
 named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-optimizer = hvd.DistributedOptimizer(torch.optim.Adam([parameter for _, parameter in named]), named_parameters=named)
+adam = without_compiler(torch.optim.Adam)([parameter for _, parameter in named])
+optimizer = hvd.DistributedOptimizer(adam, named_parameters=named)
 fp32.loss(model, *work.to_device(work.load_batch(3), cpu), work.loss).backward()  # type: ignore[no-untyped-call]
 optimizer.synchronize()
 averaged = gradients(model)
