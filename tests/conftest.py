@@ -40,7 +40,16 @@ LOOPBACK_ONLY = {
     "FI_TCP_IFACE": "lo",
     "FI_SOCKETS_IFACE": "lo",
 }
-DIRECT_START = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **LOOPBACK_ONLY}
+# The tests keep all cores busy: a rank that waits leaves its core to the others.
+YIELD_WHEN_IDLE = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+DIRECT_START = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    **LOOPBACK_ONLY,
+    **YIELD_WHEN_IDLE,
+}
+# The same for `hvscale launch` and the commands with its options.
+YIELDS = tuple(word for name, value in YIELD_WHEN_IDLE.items() for word in ("--env", f"{name}={value}"))
 # Threads of PyTorch and OpenBLAS that wait for another sleep at once. By default they keep a core
 # busy for a while, which the thread for which they wait may need: the tests keep all cores busy.
 os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}

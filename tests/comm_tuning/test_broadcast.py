@@ -276,7 +276,9 @@ def test_more_than_two_gibibytes(open_mpi: Mpi) -> None:
 
 
 def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
-    """LD_PRELOAD with the sanitizer's library and the broadcast compiled with it."""
+    """Compile the broadcast with the sanitizer; return LD_PRELOAD with it and the sanitizer's
+    library.
+    """
     found = sanitizer_runtime(runtime)
     library = folder / "libhvbcast.so"
     words = [*FLAGS, *SHARED_LIBRARY, f"-fsanitize={sanitizer}", "-o", str(library), *BROADCAST, "-ldl"]
@@ -284,13 +286,17 @@ def sanitized(folder: Path, sanitizer: str, runtime: str) -> str:
     return f"{found}:{library}"
 
 
+@pytest.fixture(scope="module")
+def address_sanitizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sanitized(tmp_path_factory.mktemp("sanitized"), "address,undefined", "libasan.so")
+
+
 @pytest.mark.parametrize("program", ["broadcasts", "by_table", "switches"])
-def test_address_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path, program: str) -> None:
-    preload = sanitized(tmp_path, "address,undefined", "libasan.so")
+def test_address_sanitizer_finds_nothing(open_mpi: Mpi, address_sanitizer: str, tmp_path: Path, program: str) -> None:
     table = write_table(tmp_path, table_for(3, "openmpi"))
     # Open MPI's own leaks and undefined arithmetic are not tested here.
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "HVBCAST_TABLE": str(table)}
-    words = [sys.executable, "-c", PRELOADED, preload, str(open_mpi.compile(program, PROGRAMS))]
+    words = [sys.executable, "-c", PRELOADED, address_sanitizer, str(open_mpi.compile(program, PROGRAMS))]
     done = open_mpi.start(3, [*words, "", "two-level", "chain"], options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Sanitizer" not in done.stderr

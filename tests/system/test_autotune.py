@@ -24,6 +24,7 @@ from hvscale.launch.options import LaunchOptions
 from tests.conftest import (
     MPICH_PREFIX,
     QUICK_START,
+    YIELDS,
     Run,
     needs_mpich,
     run_hvscale,
@@ -32,8 +33,6 @@ from tests.conftest import (
 )
 
 STEPS = 60
-# The other tests keep all cores busy: a rank that waits leaves its core to them.
-YIELDS = ("--env", "OMPI_MCA_mpi_yield_when_idle=1")
 TRAINING = """
 import os, sys, time, torch, horovod.torch as hvd
 hvd.init()
@@ -473,7 +472,7 @@ def mpich_hvscale(folder: Path, *arguments: object) -> subprocess.CompletedProce
 def test_mpich_changes_its_variables_in_a_running_job(
     tmp_path: Path, plain: Path, transport: str, more: dict[str, str]
 ) -> None:
-    job = ("launch", "--mpi", "mpich", "-np", 2, "--transport", transport)
+    job = ("launch", "--mpi", "mpich", "-np", 2, "--transport", transport, *YIELDS)
     named = mpich_hvscale(tmp_path, *job, "--run", "named", "--", "true")
     assert named.returncode == 0, named.stderr
     remember(tmp_path / "memory", fingerprint(library_of(tmp_path / "named")), {**ALL_KNOBS_OF_MPICH, **more}, "mpich")
