@@ -99,3 +99,10 @@ def test_a_rank_does_not_load_the_controller() -> None:
 def test_single_process_training_loads_neither_horovod_nor_elastic_modules() -> None:
     program = "import sys, hvscale.trainer.training; print([name for name in sys.modules if name == 'horovod' or 'elastic' in name])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_a_rank_that_marks_its_steps_loads_nothing_else() -> None:
+    loaded = "sorted(name for name in sys.modules if name.split('.')[0] in ('hvscale', 'numpy', 'pydantic'))"
+    program = f"import sys; from hvscale import profiling; profiling.step(); print({loaded})"
+    names = ["hvscale", "hvscale.profiling", "hvscale.profiling.step_mark"]
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == str(names)

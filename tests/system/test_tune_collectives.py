@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable
-from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, wait_until
+from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, requested_env, run_json, wait_until
 
 KIB = 1 << 10
 STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study")
@@ -172,10 +172,12 @@ def test_from_measures_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) 
     profiled = hvscale("profile", "-np", "2", "--run", "profiled", "--", "python", "-c", BROADCASTS)
     assert profiled.returncode == 0, profiled.stderr
     # There is time for a first choice at least, and none to confirm the best ones.
-    words = ("--from", "profiled", "--minutes", "0.02", "--run", "study", "--json")
+    words = ("--from", "profiled", "--minutes", "0.02", "--set", "yield_when_idle=on", "--run", "study", "--json")
     done = hvscale("tune-collectives", "-np", "2", *words)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    requested = requested_env(run_json(tmp_path / "study" / document["jobs"][0]["run"]))
+    assert requested["OMPI_MCA_mpi_yield_when_idle"] == "true"
     assert document["sizes"] == {"broadcast": [2 * KIB, 256 * KIB]}
     measured = {(point["operation"], point["bytes"]) for point in document["measurements"]["points"]}
     assert {("broadcast", 2 * KIB)} <= measured <= {("broadcast", 2 * KIB), ("broadcast", 256 * KIB)}

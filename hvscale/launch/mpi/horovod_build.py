@@ -17,8 +17,9 @@ def horovod_library(command: list[str], environment: dict[str, str]) -> Path | N
     """Horovod's PyTorch library in the command's environment; None if there is none.
 
     The environment is the one that the command's program is in (`<prefix>/bin/<program>`).
+    `command`: empty for a study that starts programs of its own.
     """
-    program = shutil.which(command[0], path=environment.get("PATH", os.defpath))
+    program = shutil.which(command[0], path=environment.get("PATH", os.defpath)) if command else None
     if program is None:
         return None
     prefix = (

@@ -1,13 +1,11 @@
-"""Makes a job record its communication: environment variables for its ranks, step marks, and
-truncation of the profiles afterwards.
+"""Makes a job record its communication: environment variables for its ranks, and truncation of the
+profiles afterwards.
 """
 
-import ctypes
 import fcntl
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import hvscale.profiling.record.rank_side
@@ -108,24 +106,3 @@ def _trim(folder: Path, pattern: str, used_bytes: Callable[[Path], int]) -> None
         with suppress(OSError), open_regular(path) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
-
-
-def step() -> None:
-    """Marks the start of a step in this rank's profile.
-
-    Does nothing in a process that is not being recorded.
-    """
-    _step_marker()()
-
-
-@cache
-def _step_marker() -> Callable[[], object]:
-    try:
-        # A preloaded library's functions are visible in the process's own namespace.
-        marker = ctypes.CDLL(None).hvprof_step
-    except (OSError, AttributeError):
-        return lambda: None
-    marker.restype = None
-    marker.argtypes = []
-    found: Callable[[], object] = marker
-    return found

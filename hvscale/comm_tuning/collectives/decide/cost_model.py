@@ -16,7 +16,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from scipy import optimize
 
 from hvscale.comm_tuning.collectives.decide.measurements import AlgorithmChoice, Point, Time
 
@@ -217,6 +216,8 @@ def size_key(point: Point) -> tuple[object, ...]:
 
 def fit_level(level: Level, eager_limit_bytes: int | None, rows: list[tuple[CriticalPath, float, float]]) -> Fit:
     """`rows`: the path, the measured seconds and the weight of each point."""
+    from scipy import optimize  # takes half of a rank's start, and only rank 0 fits
+
     seconds, weights = (np.array([row[column] for row in rows]) for column in (1, 2))
     terms = np.array(
         [

@@ -145,9 +145,11 @@ class JobMeasurement:
         return finished
 
     def measure_all(self, sizes: list[int]) -> bool:
+        """Whatever the time limit, the first size is measured: a study has a table then."""
         finished = True
         for number, size in enumerate(sizes):
-            if self.engine.broadcast_from_root(self.deadline is not None and time.monotonic() > self.deadline):
+            is_late = self.deadline is not None and time.monotonic() > self.deadline
+            if len(self.states) > 0 and self.engine.broadcast_from_root(is_late):
                 return False
             finished = self.measure_size(size, len(sizes) - number) and finished
         return finished
