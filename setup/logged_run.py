@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 GUARD = Path(__file__).resolve().with_name("guard.py")
@@ -86,11 +87,20 @@ def end_process_group(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             break
-        process.poll()
+        reap(process, os.WNOHANG)
         time.sleep(0.02)
     if process.stdin:
         process.stdin.close()
-    process.wait()
+    reap(process, 0)
+
+
+def reap(process: "subprocess.Popen[bytes]", options: int) -> None:
+    """Like Popen.wait, whose lock stays taken if a signal's exception ends it at a bad moment."""
+    if process.returncode is None:
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(process.pid, options)
+            if pid == process.pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
 
 
 def failure(task: str, log: Path) -> SetUpError:

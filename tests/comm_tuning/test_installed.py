@@ -59,7 +59,8 @@ def variables_of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
 
 
 def ompi_info(**environment: str) -> dict[str, Parameter]:
-    return openmpi.parse(output_of(PROGRAMS / "ompi_info", "--all", "--parsable", **environment))
+    """Without the parameters of a user, which are in the home folder."""
+    return openmpi.parse(output_of(PROGRAMS / "ompi_info", "--all", "--parsable", HOME="/", **environment))
 
 
 def test_open_mpi_s_parameters_and_defaults() -> None:
