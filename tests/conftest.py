@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -49,15 +48,8 @@ DIRECT_START = {
     **LOOPBACK_ONLY,
     **YIELD_WHEN_IDLE,
 }
-# The same for `hvscale launch`, which passes no such variables on: Open MPI also reads the file
-# .openmpi/mca-params.conf in the home folder.
-HOME = TemporaryDirectory(prefix="hvscale-tests-home-")
-for file in Path.home().iterdir():
-    (Path(HOME.name) / file.name).symlink_to(file)
-if not Path(HOME.name, ".openmpi").exists():
-    Path(HOME.name, ".openmpi").mkdir()
-    Path(HOME.name, ".openmpi", "mca-params.conf").write_text("mpi_yield_when_idle = 1\n")
-os.environ["HOME"] = HOME.name
+# The same for `hvscale launch` and the commands with its options.
+YIELDS = tuple(word for name, value in YIELD_WHEN_IDLE.items() for word in ("--env", f"{name}={value}"))
 # Threads of PyTorch and OpenBLAS that wait for another sleep at once. By default they keep a core
 # busy for a while, which the thread for which they wait may need: the tests keep all cores busy.
 os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}

@@ -24,7 +24,7 @@ from hvscale.launch.options import LaunchOptions
 from tests.conftest import (
     MPICH_PREFIX,
     QUICK_START,
-    YIELD_WHEN_IDLE,
+    YIELDS,
     Run,
     needs_mpich,
     run_hvscale,
@@ -32,7 +32,6 @@ from tests.conftest import (
     wait_until,
 )
 
-YIELDS = tuple(word for name, value in YIELD_WHEN_IDLE.items() for word in ("--env", f"{name}={value}"))
 STEPS = 60
 TRAINING = """
 import os, sys, time, torch, horovod.torch as hvd

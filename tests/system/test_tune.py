@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, processes_below, requested_knobs, run_json, wait_until
+from tests.conftest import PROGRAMS, YIELDS, Run, processes_below, requested_knobs, run_json, wait_until
 
 # A job whose speed and failures depend on Open MPI's all-reduce algorithm. The arguments give the
 # behaviour of each algorithm, for example `ring=fast`. If there is a file `held`, the jobs from the
@@ -117,7 +117,7 @@ def test_a_faster_setting_is_found_and_proven_although_others_fail(
     )
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "0.5", "--json"),
-        *("--csv", "trials.csv", "--", "python", program(STEPS), *behaviours),
+        *("--csv", "trials.csv", *YIELDS, "--", "python", program(STEPS), *behaviours),
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
