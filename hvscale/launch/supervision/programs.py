@@ -105,6 +105,7 @@ def read_seconds(variable: str, default: float) -> float:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+END_SECONDS = 5  # a killed program ends at once
 AT_ONCE = 8
 
 
@@ -158,7 +159,9 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # Without a limit it never ends if Ctrl-C broke off an earlier wait that holds Popen's lock.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
 
 
 def start_thread(function: Callable[[], Result], result: "Future[Result]") -> None:
