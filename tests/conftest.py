@@ -58,9 +58,9 @@ os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The first line of programs that use Horovod and compile nothing. It leaves out PyTorch's compiler,
-# whose import by torch.optim more than doubles a rank's start, and its operators without data
-# (torch._meta_registrations), a quarter of the rest, and collects no garbage among the 300000
-# objects of PyTorch's modules. The metaclass is what the module of those operators would set.
+# whose import by torch.optim more than doubles a rank's start, and operators for tensors without
+# data (torch._meta_registrations), a quarter of the rest; their module would set the metaclass. No
+# garbage is collected among the 300000 objects of PyTorch's modules.
 QUICK_START = "; ".join(
     (
         "import gc, sys, types",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hvscale
+from hvscale import profiling
 
 PACKAGE = Path(hvscale.__file__).parent
 FOUNDATION = {"launch", "profiling", "models", "report"}
@@ -106,3 +107,7 @@ def test_a_rank_that_marks_its_steps_loads_nothing_else() -> None:
     program = f"import sys; from hvscale import profiling; profiling.step(); print({loaded})"
     names = ["hvscale", "hvscale.profiling", "hvscale.profiling.step_mark"]
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == str(names)
+
+
+def test_every_public_name_of_profiling_can_be_imported() -> None:
+    assert [name for name in profiling.__all__ if not hasattr(profiling, name)] == []

@@ -59,7 +59,7 @@ def variables_of(key: str, prefix: str) -> list[tuple[Spelling, str, str]]:
 
 
 def ompi_info(**environment: str) -> dict[str, Parameter]:
-    """Without the parameters of a user, which are in the home folder."""
+    """Open MPI's parameters, without those that a file in the user's home folder sets."""
     return openmpi.parse(output_of(PROGRAMS / "ompi_info", "--all", "--parsable", HOME="/", **environment))
 
 

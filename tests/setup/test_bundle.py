@@ -37,38 +37,6 @@ mpi = choose_mpi(CHOICES["openmpi"], Path("/any"), lock)
 print(choose_recipe(lock, mpi, find_tools(uv_available=True), site).key)
 """
 
-# Packages that profiling does not load. They are most of a bundle.
-NOT_FOR_PROFILING = (
-    "alembic",
-    "horovod",
-    "imageio",
-    "narwhals",
-    "networkx",
-    "numpy",
-    "optuna",
-    "pillow",
-    "plotly",
-    "scikit_image",
-    "scipy",
-    "sqlalchemy",
-    "tifffile",
-)
-LEAVE_OUT = """
-import sys, tarfile
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from bundle import compress, write_requirements, write_sums
-from bundle_format import PAYLOAD, REQUIREMENTS, SUMS, WHEELS
-folder, unpacked, left_out = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-with tarfile.open(folder / PAYLOAD, "r|xz") as packed:
-    packed.extractall(unpacked, (file for file in packed if Path(file.name).name.split("-")[0] not in left_out))
-write_requirements(unpacked / WHEELS, unpacked / REQUIREMENTS)
-(folder / PAYLOAD).unlink()  # a link to the whole one
-(folder / SUMS).unlink()
-compress(unpacked, folder / PAYLOAD, 0)
-write_sums(folder, unpacked)
-"""
-
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -88,17 +56,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (unpacked,) = folder.iterdir()
     yield unpacked
     shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def small_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle with the packages for profiling alone: it unpacks and installs in less time."""
-    folder = tmp_path_factory.mktemp("small")
-    small = change(bundle, folder / "bundle")
-    folders = map(str, (CLONE / "setup", small, folder / "unpacked"))
-    subprocess.run([sys.executable, "-c", LEAVE_OUT, *folders, *NOT_FOR_PROFILING], check=True)
-    shutil.rmtree(folder / "unpacked")
-    return small
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +171,7 @@ def base_image(folder: Path, cache: Path) -> Path:
     return archive
 
 
-def test_the_containerfile_makes_an_image(small_bundle: Path, cache: Path, tmp_path: Path) -> None:
+def test_the_containerfile_makes_an_image(bundle: Path, cache: Path, tmp_path: Path) -> None:
     """Podman builds it without a network; its ranks then communicate."""
     if reason := services.why_no_podman():
         pytest.skip(reason)
@@ -233,9 +190,7 @@ def test_the_containerfile_makes_an_image(small_bundle: Path, cache: Path, tmp_p
 
         def run(*words: str | Path) -> str:
             command = [*podman, *map(str, words)]
-            done = subprocess.run(
-                command, cwd=small_bundle, env=environment, capture_output=True, text=True, timeout=300
-            )
+            done = subprocess.run(command, cwd=bundle, env=environment, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
@@ -278,10 +233,8 @@ def test_the_photos_of_the_demo_are_installed(prefix: Path) -> None:
         assert photo.is_file()
 
 
-def test_an_installation_is_replaced_only_by_a_complete_one(
-    prefix: Path, small_bundle: Path, cache: Path, site: str
-) -> None:
-    process = start_install(small_bundle, prefix, cache, site, "installing the packages")
+def test_an_installation_is_replaced_only_by_a_complete_one(prefix: Path, bundle: Path, cache: Path, site: str) -> None:
+    process = start_install(bundle, prefix, cache, site, "installing the packages")
     process.send_signal(signal.SIGINT)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -112,11 +112,10 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
                 self.start(job, len(todo) - started, reporter, SEARCH_SHARE)
                 started += 1
             self.confirm(reporter)
-            failed = [job for job in todo[:started] if job.problem is not None]
-            stopped = sum(not job.finished for job in todo) - len(failed)
+            stopped = [job for job in todo[:started] if not job.finished and job.problem is None] + todo[started:]
             if stopped:
                 self.warn(
-                    f"the time limit was reached before {stopped} of {len(todo)} jobs were finished: resume with --run {self.path}"
+                    f"the time limit was reached before {len(stopped)} of {len(todo)} jobs were finished: resume with --run {self.path}"
                 )
             self.check_results()
             self.write_files()

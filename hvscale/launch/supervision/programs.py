@@ -105,8 +105,8 @@ def read_seconds(variable: str, default: float) -> float:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-END_SECONDS = 5  # a killed program ends at once
 AT_ONCE = 8
+END_SECONDS = 5  # a killed program ends at once
 
 
 def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
@@ -159,7 +159,7 @@ def end_session(process: "subprocess.Popen[Any]") -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # Without a limit it never ends if Ctrl-C broke off an earlier wait that holds Popen's lock.
+        # If Ctrl-C broke off an earlier wait, Popen's lock may be taken: do not wait for ever.
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
 

@@ -1,7 +1,7 @@
 /*
- * steady SECONDS LATE_RANK [PAUSE]: marks steps of PAUSE (10) + 10 ms, each with two all-reduces of
- * 64 KiB and one broadcast of 1 MiB. The late rank arrives 10 ms after the others, which sleep for
- * PAUSE and then wait. Rank 0 prints what it did.
+ * steady SECONDS LATE_RANK [PAUSE]: marks steps, each with two all-reduces of 64 KiB and one
+ * broadcast of 1 MiB. Before them the ranks sleep for PAUSE ms (10 by default), the late rank 10 ms
+ * longer. Rank 0 prints what it did.
  */
 #include <mpi.h>
 #include <stdio.h>

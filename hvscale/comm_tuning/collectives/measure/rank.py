@@ -145,7 +145,10 @@ class JobMeasurement:
         return finished
 
     def measure_all(self, sizes: list[int]) -> bool:
-        """Whatever the time limit, the first size is measured: a study has a table then."""
+        """Measure sizes until the time limit; returns whether all were finished.
+
+        The job's first size is measured in any case, so that a study always has a table.
+        """
         finished = True
         for number, size in enumerate(sizes):
             is_late = self.deadline is not None and time.monotonic() > self.deadline
