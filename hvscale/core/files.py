@@ -13,6 +13,14 @@ DOCUMENT_BYTES = 256 << 20  # largest JSON document that is read
 LINES_BYTES = 1 << 30  # largest file with one line per step
 
 
+def is_folder(path: Path) -> bool:
+    """Like Path.is_dir, but False where that raises: the name is too long, a folder unreadable."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 

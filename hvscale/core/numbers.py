@@ -18,8 +18,9 @@ Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]  # or nodes
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # fresh starts of a whole job
-Threads = Annotated[int, Field(ge=1, le=4096)]
-ThreadsOrZero = Annotated[int, Field(ge=0, le=4096)]
+MOST_THREADS = 4096
+Threads = Annotated[int, Field(ge=1, le=MOST_THREADS)]
+ThreadsOrZero = Annotated[int, Field(ge=0, le=MOST_THREADS)]
 SmallCount = Annotated[int, Field(ge=1, le=65_536)]  # pixels, layers, images of a batch
 SmallCountOrZero = Annotated[int, Field(ge=0, le=65_536)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]

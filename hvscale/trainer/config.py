@@ -29,7 +29,7 @@ OptimizerName = Literal["auto", "adam", "sgd"]
 WandbMode = Literal["off", "offline", "online"]
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
-PUBLIC_EPOCH_STEPS = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
+PUBLIC_EPOCH_BATCHES = 1000  # EDSR's public implementation (Lim et al. 2017) counts 1000 batches as an epoch
 
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -160,10 +160,12 @@ class TrainConfig(BaseModel):
     steps: Count | None = None
     """Train for this many steps; default: 1000 unless --epochs or --seconds is given."""
     epochs: Count | None = None
-    """Train for this many epochs: 1000 steps for super-resolution, all images for a classifier."""
+    """Train for this many epochs: 1000 batches of each rank for super-resolution, all images for a
+    classifier.
+    """
     seconds: Seconds | None = None
     """Train for about this many seconds; the ranks time the first steps to agree on a number of
-    steps.
+    steps, which --resume keeps.
     """
 
     seed: Seed = 1
@@ -231,12 +233,14 @@ class TrainConfig(BaseModel):
             raise RequestError("--warmup-steps and --warmup-epochs exclude each other: choose one")
         config._check_exchange()
         if not lengths:
-            return config.model_copy(update={"steps": PUBLIC_EPOCH_STEPS})
+            return config.model_copy(update={"steps": PUBLIC_EPOCH_BATCHES})
         return config
 
     def _check_exchange(self) -> None:
         """Raises RequestError if options of the gradient exchange exclude each other."""
         if self.use_adasum:
+            if self.precision == "fp16":
+                raise RequestError("--use-adasum and --precision fp16 exclude each other: use --precision bf16")
             for name in self._changed("gradient_predivide_factor", "allreduce_groups", "clip_norm"):
                 raise RequestError(f"--use-adasum exchanges updates, not gradients: leave out {flag(name)}")
         if self.allreduce_groups and self.gradient_predivide_factor != 1:

@@ -28,7 +28,7 @@ def make_optimizer(
     """
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in trainable]
-    kind = work.optimizer if config.optimizer == "auto" else config.optimizer
+    kind = optimizer_name(config.optimizer, work)
     common: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
     # The public EDSR code also uses Adam's defaults: betas (0.9, 0.999) and epsilon 1e-8.
     if kind != "adam":
@@ -49,6 +49,11 @@ def make_optimizer(
         groups=config.allreduce_groups,
     )
     return distributed
+
+
+def optimizer_name(option: str, work: Workload) -> str:
+    """The optimizer that --optimizer `option` stands for: adam or sgd."""
+    return work.optimizer if option == "auto" else option
 
 
 def without_compiler(of_torch: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:

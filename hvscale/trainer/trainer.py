@@ -93,7 +93,7 @@ class Trainer:
         self.compute_format = compute_format
         self.device = next(model.parameters()).device
         self.batches_per_step = config.batches_per_allreduce
-        self.steps_per_epoch = max(1, workload.steps_per_epoch // self.batches_per_step)
+        self.steps_per_epoch = workload.steps_per_epoch
         self.optimizer = ranks.all_or_fail(lambda: make_optimizer(config, workload, model, ranks.hvd))
         self.update = StepUpdate(config, ranks, model, self.optimizer, compute_format)
         self.schedule = learning_rate(
@@ -130,7 +130,7 @@ class Trainer:
             random=[],
             compute_format=asdict(self.compute_format),
             config=self.config.model_dump(mode="json"),
-            data_position=self.workload.data_position(self.step * self.batches_per_step),
+            data_position=self.workload.data_position(self.step),
         )
 
     def load_state_dict(self, state: Checkpoint) -> None:
@@ -139,13 +139,12 @@ class Trainer:
         If `state` has no tensors, this rank receives them by broadcast later.
         """
         self.step = state.step
-        first_batch = state.step * self.batches_per_step
-        self.epoch_shift = (
-            self.workload.resume_at(first_batch, state.data_position) // self.batches_per_step - state.step
-        )
+        self.epoch_shift = self.workload.resume_at(state.step, state.data_position) - state.step
         if state.model:
             self.model.load_state_dict(state.model)
             self.optimizer.load_state_dict(state.optimizer)
+            for group in self.optimizer.param_groups:
+                group["weight_decay"] = self.config.weight_decay  # the option may have changed
         if self.ranks.rank < len(state.random):
             restore_random_state(state.random[self.ranks.rank], self.device)
         elif not state.random:  # an elastic job's commit: the ranks have changed

@@ -169,7 +169,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
         device=device,
         threads=threads,
         first_batch=first_batch,
-        resumed=committed or checkpoint_to_resume(config, ranks),
+        resumed=committed or checkpoint_to_resume(config, ranks, workload, model),
         commits=commits,
         regrouped=commits is not None and commits.run is not None,
     )
@@ -179,7 +179,7 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
     """The result of training, with the model evaluated. Collective."""
     config, compute_format, workload = trainer.config, trainer.compute_format, trainer.workload
     speeds = trainer.ranks.allgather(images_per_second(trainer.images_per_step, trainer.step_seconds))
-    return TrainResult(
+    result = TrainResult(
         model=config.model,
         model_options=workload.model_options,
         np=trainer.ranks.size,
@@ -194,6 +194,22 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
         model_file=run.path / "model.pt",
         **workload.evaluate(trainer.model, run),
     )
+    return result if trainer.step_seconds else with_earlier_speed(result)
+
+
+def with_earlier_speed(result: TrainResult) -> TrainResult:
+    """The result with the speed in the run folder's result, if that is of the same training.
+
+    A finished training that is resumed has no steps left to measure.
+    """
+    try:
+        earlier = TrainResult.read(result.run)
+    except RequestError:
+        return result
+    if (earlier.model, earlier.np, earlier.steps) != (result.model, result.np, result.steps):
+        return result
+    speed = ("images_per_second", "images_per_second_by_rank", "seconds")
+    return result.model_copy(update={name: getattr(earlier, name) for name in speed})
 
 
 def write_result(result: TrainResult, model: nn.Module) -> None:

@@ -76,10 +76,15 @@ def gradient(device: str = "cuda:0") -> Any:
     )
 
 
-def record(clocks: Clocks, folder: Path, steps: int, grouped: bool = False, waits: bool = True) -> RankGradients:
-    """Record a program: it enqueues a step at once; the GPU takes TENSOR_MS for each gradient."""
+def record(
+    clocks: Clocks, folder: Path, steps: int, grouped: bool = False, waits: bool = True, metric_every: int = 0
+) -> RankGradients:
+    """Record a program: it enqueues a step at once; the GPU takes TENSOR_MS for each gradient.
+
+    It averages a metric over the ranks every `metric_every` steps, after the optimizer's step.
+    """
     recorder = Recorder(str(folder), HOROVOD)
-    for _ in range(steps):
+    for number in range(1, steps + 1):
         start = clocks.host
         for name in NAMES:
             clocks.gpu += TENSOR_MS
@@ -90,6 +95,9 @@ def record(clocks: Clocks, folder: Path, steps: int, grouped: bool = False, wait
         clocks.gpu += AFTER_MS
         clocks.host = max(clocks.host, start + STEP_MS)
         recorder.mark_step()
+        if metric_every and number % metric_every == 0:
+            recorder.enqueue([gradient()], "metric", 0)
+            recorder.wait(round(1e6 * clocks.host), round(1e6 * clocks.host))
     recorder.close()
     found = read_gradients(folder / "gradients-00000.hvg")
     assert len(found.steps) == steps
@@ -112,6 +120,13 @@ def test_cheap_events_time_every_step_but_the_first(clocks: Clocks, tmp_path: Pa
         # The last of the waits counts.
         assert step.on_gpu.after == pytest.approx(AFTER_MS / 1e3)
     assert clocks.streams == {"stream of cuda:0"}
+
+
+def test_a_metric_after_a_step_does_not_count_as_one_of_its_waits(clocks: Clocks, tmp_path: Path) -> None:
+    found = record(clocks, tmp_path, 12, metric_every=3)
+    assert timed(found) == list(range(1, 12))
+    after = [step.on_gpu.after for step in found.steps if step.on_gpu is not None]
+    assert after == pytest.approx([AFTER_MS / 1e3] * 11)
 
 
 def test_events_are_used_again_and_one_marks_all_waits_of_a_step(clocks: Clocks, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hvscale.trainer.checkpoints.store import read
 from tests import preloaded
 from tests.conftest import PROGRAMS, Run, kill_below, processes_below, wait_until
 
@@ -184,6 +185,36 @@ def test_run_killed_before_its_first_checkpoint_starts_from_scratch(hvscale_warm
     done = hvscale_warm(*again)
     assert done.returncode == 0, done.stderr
     assert [line[0] for line in steps(tmp_path / "stopped")] == [1, 2, 3, 4]
+
+
+def test_finished_training_keeps_its_speed_if_it_is_started_again(hvscale_warm: Run, tmp_path: Path) -> None:
+    again = (*EDSR, "--steps", 8, "--run", "whole", "--resume", "auto")
+    assert hvscale_warm(*again).returncode == 0
+    first = json.loads((tmp_path / "whole/result.json").read_text())
+    assert first["images_per_second"] > 0
+    done = hvscale_warm(*again)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "whole/result.json").read_text()) == first
+    elsewhere = hvscale_warm(*EDSR, "--steps", 8, "--run", "new", "--resume", "whole")
+    assert "speed: not measured, because the checkpoint was of the last step, 8" in elsewhere.stderr
+
+
+def test_resumed_training_takes_the_new_weight_decay_and_refuses_another_model(
+    hvscale_warm: Run, tmp_path: Path
+) -> None:
+    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "first").returncode == 0
+    done = hvscale_warm(*EDSR, "--steps", 8, "--run", "second", "--resume", "first", "--weight-decay", 0.25)
+    assert done.returncode == 0, done.stderr
+    assert "--weight-decay was 0.0 and is now 0.25" in done.stderr
+    saved = read(tmp_path / "second/checkpoints/step-000000008.ckpt")
+    assert [group["weight_decay"] for group in saved.optimizer["param_groups"]] == [0.25]
+    for words, message in (
+        (("--n-feats", 16), "--resume first: the checkpoint does not fit the model: "),
+        (("--optimizer", "sgd"), "the checkpoint was trained with adam: resume it with --optimizer adam"),
+    ):
+        done = hvscale_warm(*EDSR, "--steps", 8, "--run", "third", "--resume", "first", *words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert message in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Training a classifier on class folders and on synthetic images."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from PIL import Image
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
 from hvscale.trainer.data.classes import class_folders, random_crop_box, training_crop, validation_crop
+from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.inference.config import EvalConfig
 from hvscale.trainer.inference.evaluate import evaluate_trained
+from hvscale.trainer.tasks import classification
 from tests.trainer.conftest import Ranks
 
 # The model sees only the mean of each colour channel, which is enough to distinguish the classes.
@@ -62,6 +65,39 @@ def test_trained_classifier_can_be_evaluated(classes: Path) -> None:
         again = evaluate_trained(EvalConfig(weights=weights, model=model, data=str(classes), image_size=16))
         assert (again.top1, again.top5, again.image_count) == (result.top1, result.top5, 9)
         assert again.psnr_db is None
+    shutil.rmtree(classes / "train/red")
+    shutil.rmtree(classes / "val/red")
+    with pytest.raises(RequestError, match="has 2 classes, but the model was trained on 3"):
+        evaluate_trained(EvalConfig(weights=result.run, data=str(classes), image_size=16))
+
+
+@pytest.mark.parametrize(("batches", "steps_per_epoch"), [(1, 6), (4, 1), (6, 1)])
+def test_no_image_is_used_twice_in_an_epoch_however_many_batches_a_step_has(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, batches: int, steps_per_epoch: int
+) -> None:
+    """A step of four batches leaves out the other two of an epoch."""
+    drawn: list[Path] = []
+
+    def crop(file: Path, side: int, random: np.random.Generator) -> Pixels:
+        drawn.append(file)
+        return training_crop(file, side, random)
+
+    monkeypatch.setattr(classification, "training_crop", crop)
+    config = TrainConfig.of(
+        model="own_colours:colours", data=str(classes), epochs=3, workers=0, batches_per_allreduce=batches, **SMALL
+    )
+    assert train(config).steps == 3 * steps_per_epoch
+    del drawn[:4]  # the batch that is drawn before training, to choose the fastest format
+    of_epoch = steps_per_epoch * batches * 4
+    epochs = [drawn[start : start + of_epoch] for start in range(0, 3 * of_epoch, of_epoch)]
+    assert [len(set(epoch)) for epoch in epochs] == [of_epoch] * 3
+    assert epochs[0] != epochs[1]
+
+
+def test_fewer_images_than_the_batches_of_a_step(classes: Path) -> None:
+    config = TrainConfig.of(model="own_colours:colours", data=str(classes), epochs=3, batches_per_allreduce=7, **SMALL)
+    with pytest.raises(RequestError, match=r"a step takes 28 images .* only 24: lower --batch-size or --batches-per-"):
+        train(config)
 
 
 def test_number_of_workers_does_not_change_the_losses(classes: Path) -> None:

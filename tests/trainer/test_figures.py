@@ -16,6 +16,7 @@ from hvscale.trainer.hooks.time_budget import agreed_steps, images_per_second
 from hvscale.trainer.inference.metrics import div2k_measure, psnr_db, to_pixels
 from hvscale.trainer.optimizer import learning_rate
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.system.resources import openmp_threads
 
 
 def test_psnr_equals_the_formula_and_torchmetrics() -> None:
@@ -126,3 +127,9 @@ def test_arguments_list_options_that_differ_from_the_defaults() -> None:
     again = {name[2:].replace("-", "_"): value for name, value in zip(demo[1::2], demo[2::2], strict=True)}
     # pydantic parses numbers from strings, but not for a Literal such as scale
     assert TrainConfig.of(model=demo[0], **{**again, "scale": demo_config().scale}) == demo_config()
+
+
+@pytest.mark.parametrize(("text", "threads"), [("2", 2), ("3,1", 3), ("", None), ("many", None), ("0", None)])
+def test_threads_that_openmp_is_told_to_use(monkeypatch: pytest.MonkeyPatch, text: str, threads: int | None) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert openmp_threads() == threads

@@ -89,6 +89,7 @@ def test_bf16_allreduce(hvscale: Run, mpi: str, np: int) -> None:
     ("options", "message"),
     [
         ({"use_adasum": True, "clip_norm": 1.0}, "leave out --clip-norm"),
+        ({"use_adasum": True, "precision": "fp16"}, "--use-adasum and --precision fp16 exclude each other"),
         ({"use_adasum": True, "allreduce_groups": 2}, "leave out --allreduce-groups"),
         ({"allreduce_groups": 2, "gradient_predivide_factor": 2.0}, "leave out one"),
         ({"bf16_allreduce": True, "use_adasum": True}, "--bf16-allreduce and --use-adasum exclude each other"),

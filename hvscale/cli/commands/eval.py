@@ -29,7 +29,7 @@ def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> Non
     if not started_as_rank_zero():
         return None
     if csv is not None:
-        write_csv(csv, result.images)
+        write_csv(csv, result.rows())
     if json:
         return print_json(result)
     if result.top1 is not None and result.top5 is not None:

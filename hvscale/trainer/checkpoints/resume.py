@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+from torch import nn
+
+from hvscale import models
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_folder
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.checkpoints.store import FOLDER, Checkpoint, CheckpointFolder, DamagedError, read
 from hvscale.trainer.config import TrainConfig, flag
+from hvscale.trainer.optimizer import optimizer_name
 from hvscale.trainer.progress import warn
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.tasks.workload import Workload
 
 AUTO = "auto"
 # Options that may differ without affecting the result: locations, length of training, logging.
@@ -23,17 +29,38 @@ def checkpoint_folder(config: TrainConfig, run: RunFolder) -> CheckpointFolder:
     return CheckpointFolder(config.checkpoint_dir or run.path / FOLDER, config.checkpoint_keep)
 
 
-def checkpoint_to_resume(config: TrainConfig, ranks: Ranks) -> Checkpoint | None:
+def checkpoint_to_resume(config: TrainConfig, ranks: Ranks, workload: Workload, model: nn.Module) -> Checkpoint | None:
     """The checkpoint of --resume; None if training starts from scratch. Collective.
 
     Only rank 0 reads it, because other ranks may not have access to its disk. They receive it
-    without tensors. Raises RequestError, on all ranks, if there is no intact checkpoint.
+    without tensors. Raises RequestError, on all ranks, if there is no intact checkpoint, or if it
+    does not fit the model or the optimizer.
     """
     if config.resume is None:
         return None
-    found = ranks.all_or_fail(lambda: read_checkpoint(config) if ranks.rank == 0 else None)
+
+    def read_fitting() -> Checkpoint | None:
+        found = read_checkpoint(config)
+        if found is not None:
+            require_fit(found, config, workload, model)
+        return found
+
+    found = ranks.all_or_fail(lambda: read_fitting() if ranks.rank == 0 else None)
     sent: Checkpoint | None = ranks.broadcast(without_tensors(found))
     return found if ranks.rank == 0 else sent
+
+
+def require_fit(found: Checkpoint, config: TrainConfig, workload: Workload, model: nn.Module) -> None:
+    """Load the checkpoint's tensors into `model`.
+
+    Raises RequestError if they do not fit, or if they were trained with another optimizer.
+    """
+    models.load_state(model, found.model, f"--resume {config.resume}: the checkpoint")
+    before, now = (optimizer_name(option, workload) for option in (found.config["optimizer"], config.optimizer))
+    if before != now:
+        raise RequestError(
+            f"--resume {config.resume}: the checkpoint was trained with {before}: resume it with --optimizer {before}"
+        )
 
 
 def without_tensors(found: Checkpoint | None) -> Checkpoint | None:
@@ -46,7 +73,7 @@ def read_checkpoint(config: TrainConfig) -> Checkpoint | None:
     if given == AUTO:
         return newest_of_run(config)
     path = Path(given)
-    if path.is_dir():
+    if is_folder(path):
         folder = path / FOLDER if (path / FOLDER).is_dir() else path
         found = CheckpointFolder(folder, config.checkpoint_keep).newest(warn)
         if found is None:

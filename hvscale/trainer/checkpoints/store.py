@@ -20,7 +20,7 @@ import torch
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.core.run_folder import cannot_write, write_atomically
+from hvscale.core.run_folder import write_atomically
 
 FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d{9})\.ckpt")
@@ -69,7 +69,11 @@ class CheckpointFolder:
         return sorted((file for file in self.path.iterdir() if NAME.fullmatch(file.name)), reverse=True)
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write atomically, then remove old checkpoints. Raises RequestError on a full disk."""
+        """Write atomically, then remove old checkpoints, and those of later steps, which a resume
+        from an earlier one has abandoned.
+
+        Raises RequestError if the file cannot be written.
+        """
         file = self.path / f"step-{checkpoint.step:09d}.ckpt"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -80,8 +84,13 @@ class CheckpointFolder:
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
                 raise
-            raise cannot_write(self.path, cause) from error
-        for old in self.files()[self.keep :]:
+            raise RequestError(
+                f"cannot write the checkpoint {file}: {cause.strerror}. Choose another folder with --checkpoint-dir, "
+                "or make room"
+            ) from error
+        files = self.files()
+        newest = files.index(file)
+        for old in files[:newest] + files[newest + self.keep :]:
             with suppress(OSError):
                 old.unlink(missing_ok=True)
         return file

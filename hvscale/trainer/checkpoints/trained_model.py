@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_folder
 from hvscale.models.presets.edsr import infer_edsr_options
 from hvscale.trainer.checkpoints import store
 from hvscale.trainer.result import TrainResult
@@ -65,7 +66,7 @@ def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict
 
     Name and options come from a checkpoint or a result.json beside the weights; otherwise None.
     """
-    if weights.is_dir():
+    if is_folder(weights):
         if (weights / "model.pt").is_file():
             return read_weights(weights / "model.pt")
         newest = store.CheckpointFolder(weights / store.FOLDER, keep=1).files()

@@ -48,7 +48,7 @@ class EpochOrder:
         """
         if samples < global_batch:
             raise RequestError(
-                f"a step takes {global_batch} images over all ranks, but there are only {samples}: lower --batch-size"
+                f"a step takes {global_batch} images over all ranks, but there are only {samples}: lower --batch-size or --batches-per-allreduce"
             )
         self.samples, self.seed, self.global_batch = samples, seed, global_batch
         self.steps_per_epoch = samples // global_batch
@@ -72,10 +72,10 @@ class EpochOrder:
         epochs, within = divmod(after, self.steps_per_epoch)
         return Position(start.epoch + 1 + epochs, within * self.global_batch)
 
-    def samples_of(self, step: int, rank: int, batch_size: int) -> list[Sample]:
-        """This rank's samples of a step."""
+    def samples_of(self, step: int, batch: int, batch_size: int) -> list[Sample]:
+        """The samples of one batch of a step, which counts the batches of all ranks from 0."""
         position = self.position(step)
-        start = position.used + rank * batch_size
+        start = position.used + batch * batch_size
         return [Sample(position.epoch, int(index)) for index in self._order(position.epoch)[start : start + batch_size]]
 
     def _steps_left(self, position: Position) -> int:

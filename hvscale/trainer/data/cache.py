@@ -7,6 +7,7 @@ are written atomically, so ranks, jobs and nodes may fill one folder at the same
 import contextlib
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from hvscale.trainer.data.images import Pixels, PixelSource
 HEADER_BYTES = 128  # header of a NumPy file
 ABANDONED_SECONDS = 3600.0  # older temporary files were left by killed processes
 LAZY_IMAGES_KEPT = 4  # lazy images that a rank keeps decoded in memory
+# The folder may hold other files, which are the user's.
+CACHED = re.compile(r"[0-9a-f]{32}\.npy")
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.npy\.[0-9a-f]+")  # a name of `write_atomically`
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Recipe:
     def name(self) -> str:
         status = self.file.stat()
         source = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.processing}"
-        return hashlib.sha256(source.encode()).hexdigest()[:32] + ".npy"
+        return hashlib.sha256(os.fsencode(source)).hexdigest()[:32] + ".npy"
 
 
 class LazyImage:
@@ -102,12 +106,11 @@ class DecodedCache:
         others = []
         for file in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another job may clean up too
-                status = file.stat()
-                if file.suffix != ".npy":
-                    if time.time() - status.st_mtime > ABANDONED_SECONDS:
-                        file.unlink(missing_ok=True)
-                elif file.name not in wanted:
+                if CACHED.fullmatch(file.name) and file.name not in wanted:
+                    status = file.stat()
                     others.append((status.st_mtime, status.st_size, file))
+                elif UNFINISHED.fullmatch(file.name) and time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+                    file.unlink()
         excess = sum(recipe.bytes for recipe in recipes) + sum(size for _, size, _ in others) - self.limit_bytes
         for _, size, file in sorted(others):
             if excess <= 0:

@@ -140,5 +140,6 @@ def _bits(file: Path, image: Image.Image) -> int:
     if image.format == "PNG":
         return file.read_bytes()[PNG_BIT_DEPTH_AT]
     if image.format == "TIFF":
-        return max(image.getexif().get(TIFF_BITS_PER_SAMPLE) or (8,))
+        bits = image.getexif().get(TIFF_BITS_PER_SAMPLE) or 8
+        return max(bits) if isinstance(bits, tuple) else int(bits)
     return 8

@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.data.images import SUFFIXES, Pixels, open_image
+from hvscale.core.files import is_folder
+from hvscale.trainer.data.images import SUFFIXES, Pixels, open_image, to_rgb
 
 # Inception-style crops (Szegedy et al., 2015), the ranges of torchvision's RandomResizedCrop.
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -28,7 +29,7 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
     Raises RequestError if a folder is missing or has no classes, or if their classes differ.
     """
     root = Path(data)
-    training = read_class_folder(root / "train" if (root / "train").is_dir() else root, data)
+    training = read_class_folder(root / "train" if is_folder(root / "train") else root, data)
     if val_data is None and not (root / "val").is_dir():
         return training, None
     validation_root = Path(val_data) if val_data is not None else root / "val"
@@ -40,7 +41,7 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
 
 
 def read_class_folder(folder: Path, given: str) -> ClassFolder:
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise RequestError(f"--data {given}: no such folder")
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     samples = [
@@ -62,7 +63,7 @@ def training_crop(file: Path, side: int, random: np.random.Generator) -> Pixels:
     with open_image(file) as image:
         image.draft("RGB", (side, side))  # lets JPEGs be decoded at 1/2, 1/4 or 1/8 of their size
         box = random_crop_box(image.width, image.height, random)
-        view = image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box)
+        view = to_rgb(image).resize((side, side), Image.Resampling.BILINEAR, box)
     pixels: Pixels = np.asarray(view)
     return pixels[:, ::-1] if random.random() < 0.5 else pixels
 
@@ -90,4 +91,4 @@ def validation_crop(file: Path, side: int) -> Pixels:
         part = CENTRE * min(image.width, image.height)
         left, top = (image.width - part) / 2, (image.height - part) / 2
         box = (left, top, left + part, top + part)
-        return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box))
+        return np.asarray(to_rgb(image).resize((side, side), Image.Resampling.BILINEAR, box))

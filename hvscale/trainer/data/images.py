@@ -45,7 +45,15 @@ def decode(file: Path) -> Pixels:
     Raises RequestError, naming the file, if it cannot be decoded.
     """
     with open_image(file) as image:
-        return np.asarray(image.convert("RGB"))
+        return np.asarray(to_rgb(image))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image in 8-bit RGB; of 16-bit values the upper 8 bits are kept."""
+    if image.mode.startswith("I"):
+        # Pillow's convert would make all values above 255 white.
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    return image.convert("RGB")
 
 
 def image_size(file: Path) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_folder
 from hvscale.core.host import available_cores
 from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.data import resize
@@ -32,7 +33,7 @@ def make_lr(hr: Path, output: Path, scales: list[int], done: Callable[[], None])
     RequestError, naming the file, for an image that cannot be decoded or is smaller than the scale,
     and for a folder that is empty or cannot be written.
     """
-    if not hr.is_dir():
+    if not is_folder(hr):
         raise RequestError(f"{hr}: no such folder")
     files = images_in(hr)
     if not files:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_folder
 from hvscale.trainer.config import BUNDLED
 from hvscale.trainer.data.images import SUFFIXES, images_in
 
@@ -56,7 +57,7 @@ class ImageFolder:
 def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
     """Title, layout and image folders of `--data`. Raises RequestError if it is not a folder."""
     folder = Path(data)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise RequestError(f"--data {data}: no such folder")
     div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
     if (div2k / "DIV2K_train_HR").is_dir():

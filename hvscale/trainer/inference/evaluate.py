@@ -1,6 +1,7 @@
 """Evaluates a trained model on a data set, on a launcher's ranks or in a single process."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hvscale import models
 from hvscale.core.documents import VersionedDocument
+from hvscale.core.errors import RequestError
 from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.classes import ClassFolder, class_folders
@@ -40,6 +42,14 @@ class ImageScore(BaseModel):
     bicubic_ssim: float
 
 
+class Accuracy(BaseModel):
+    """A classifier's accuracy, from 0 to 1."""
+
+    image_count: int
+    top1: float
+    top5: float
+
+
 class EvalResult(VersionedDocument):
     model_config = ConfigDict(protected_namespaces=(), use_attribute_docstrings=True)
 
@@ -61,6 +71,12 @@ class EvalResult(VersionedDocument):
     """Top-1 accuracy, from 0 to 1."""
     top5: float | None = None
     """Top-5 accuracy, from 0 to 1."""
+
+    def rows(self) -> Sequence[BaseModel]:
+        """The rows of a CSV file: a row for each image, or one for a classifier."""
+        if self.top1 is None or self.top5 is None:
+            return self.images
+        return [Accuracy(image_count=self.image_count, top1=self.top1, top5=self.top5)]
 
 
 def evaluate_trained(config: EvalConfig) -> EvalResult:
@@ -91,8 +107,19 @@ def classes_of(data: str) -> ClassFolder:
     return validation or training
 
 
+def folder_for(config: EvalConfig, trained: TrainedModel) -> ClassFolder:
+    """Raises RequestError if it does not have the classes that the model tells apart."""
+    folder, trained_classes = classes_of(config.data), trained.options.get("num_classes")
+    if trained_classes is not None and len(folder.classes) != trained_classes:
+        raise RequestError(
+            f"--data {config.data} has {len(folder.classes)} classes, but the model was trained on {trained_classes}: "
+            "name a folder with the same classes"
+        )
+    return folder
+
+
 def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
-    folder = ranks.all_or_fail(lambda: classes_of(config.data))
+    folder = ranks.all_or_fail(lambda: folder_for(config, trained))
     side = config.image_size or models.find(trained.name).side
     top1, top5 = accuracy(trained.module, folder, side, config.batch_size, ranks)
     count = len(folder.samples)

@@ -103,8 +103,8 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
         )
     core = math.isqrt(int(memory_bytes / per_pixel)) - 2 * radius
     if core < 1:
-        least = (2 * radius + 1) ** 2 * per_pixel / 1e9
-        raise RequestError(f"--memory-gb {memory_bytes / 1e9:g}: this model needs at least {least:.2f} GB for one tile")
+        least = math.ceil((2 * radius + 1) ** 2 * per_pixel / 1e6) / 1e3
+        raise RequestError(f"--memory-gb {memory_bytes / 1e9:g}: this model needs at least {least:g} GB for one tile")
     with freed_tensors_leave_the_process():
         return _super_resolve_tiles(model, image, scale, core, radius)
 

@@ -26,6 +26,7 @@ from hvscale.trainer.trainer import Hook, Trainer
 
 # After failed or interrupted training, ending in time matters more than sending everything.
 FINISH_SECONDS_AFTER_FAILURE = 5.0
+END_SECONDS = 5.0  # a killed process ends at once
 
 
 class Loggers(Hook):
@@ -131,7 +132,9 @@ class LoggerProcess:
             status = None
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        # If a signal broke off an earlier wait, Popen's lock may be taken: do not wait for ever.
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
         self.listener.join(1)
         if status is None:
             self._warn("took too long and was ended before it had sent everything; the run folder is complete")

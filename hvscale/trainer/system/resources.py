@@ -6,7 +6,13 @@ import socket
 import torch
 
 from hvscale.core.host import available_cores, machine_identity
+from hvscale.core.numbers import MOST_THREADS, read_whole
 from hvscale.trainer.ranks import Ranks
+
+
+def openmp_threads() -> int | None:
+    """The number in OMP_NUM_THREADS, or the first of its list (one for each level of nesting)."""
+    return read_whole(os.environ.get("OMP_NUM_THREADS", "").partition(",")[0], 1, MOST_THREADS)
 
 
 def share_cores(ranks: Ranks, threads: int | None, pin: bool = False) -> int:
@@ -27,7 +33,7 @@ def share_cores(ranks: Ranks, threads: int | None, pin: bool = False) -> int:
     if available_cores() < len(cores):
         share = min(share, available_cores() / sum(name == host for _, name, _ in on_machine))
     # The small addition absorbs rounding errors (3 x 1/3 < 1), which would cost a thread.
-    own = threads or int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, int(share + 1e-6))
+    own = threads or openmp_threads() or max(1, int(share + 1e-6))
     if pin and len(cores) >= len(neighbours) > 1 and all(other == cores for other in neighbours):
         ordered = sorted(cores)
         place = [rank for rank, *_ in on_machine].index(ranks.rank)

@@ -22,7 +22,7 @@ MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
 # Loss weight of GoogLeNet's and Inception's auxiliary classifiers (Szegedy et al., 2015).
 AUXILIARY_WEIGHT = 0.3
-SYNTHETIC_STEPS_PER_EPOCH = 1000
+SYNTHETIC_BATCHES_PER_EPOCH = 1000
 
 
 class Classification:
@@ -40,7 +40,7 @@ class Classification:
             ranks.all_or_fail(lambda: self._refuse_bundled_photos())
         if config.data == SYNTHETIC:
             self.classes = config.num_classes or IMAGENET_CLASSES
-            self.steps_per_epoch = SYNTHETIC_STEPS_PER_EPOCH
+            self.steps_per_epoch = max(1, SYNTHETIC_BATCHES_PER_EPOCH // config.batches_per_allreduce)
             random = np.random.default_rng([config.seed, ranks.rank])
             pixels = random.integers(0, 256, (config.batch_size, 3, self.side, self.side), dtype=np.uint8)
             labels = random.integers(0, self.classes, config.batch_size)
@@ -48,8 +48,9 @@ class Classification:
         else:
             self.training, self.validation = ranks.all_or_fail(lambda: class_folders(config.data, config.val_data))
             self.classes = len(self.training.classes)
-            samples, global_batch = len(self.training.samples), config.batch_size * ranks.size
-            self.order = ranks.all_or_fail(lambda: EpochOrder(samples, config.seed, global_batch))
+            samples = len(self.training.samples)
+            images_per_step = config.batch_size * config.batches_per_allreduce * ranks.size
+            self.order = ranks.all_or_fail(lambda: EpochOrder(samples, config.seed, images_per_step))
             self.steps_per_epoch = self.order.steps_per_epoch
         self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
         self.needs_prefetch = self.training is not None
@@ -73,7 +74,8 @@ class Classification:
         if self.training is None:
             return self.synthetic
         crops, labels = [], []
-        for sample in self.order.samples_of(batch, self.ranks.rank, self.config.batch_size):
+        step, own = divmod(batch, self.config.batches_per_allreduce)
+        for sample in self.order.samples_of(step, own * self.ranks.size + self.ranks.rank, self.config.batch_size):
             file, label = self.training.samples[sample.index]
             random = np.random.default_rng([self.config.seed, sample.epoch, sample.index])
             crops.append(training_crop(file, self.side, random))
@@ -84,11 +86,11 @@ class Classification:
         images, labels = loaded
         return normalise(images.to(device)), labels.to(device)
 
-    def data_position(self, batch: int) -> dict[str, int]:
-        return {} if self.training is None else asdict(self.order.position(batch))
+    def data_position(self, step: int) -> dict[str, int]:
+        return {} if self.training is None else asdict(self.order.position(step))
 
-    def resume_at(self, batch: int, position: dict[str, int]) -> int:
-        return self.order.resume(batch, Position(**position)) if position and self.training is not None else batch
+    def resume_at(self, step: int, position: dict[str, int]) -> int:
+        return self.order.resume(step, Position(**position)) if position and self.training is not None else step
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
         """Cross-entropy of the logits plus weighted losses of auxiliary classifiers, if any."""

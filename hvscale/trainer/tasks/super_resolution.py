@@ -9,7 +9,7 @@ from torch.nn.functional import l1_loss
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically
-from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_STEPS, SYNTHETIC, TrainConfig
+from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, TrainConfig
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
@@ -25,13 +25,13 @@ MIN_LR_SIDE = 16
 
 class SuperResolution:
     learning_rate, optimizer = 1e-4, "adam"  # as in the public EDSR code (Lim et al., 2017)
-    steps_per_epoch = PUBLIC_EPOCH_STEPS
     loss_decimals = 2
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for unusable images."""
         self.config, self.ranks = config, ranks
         self.title = f"{config.model} x{config.scale}"
+        self.steps_per_epoch = max(1, PUBLIC_EPOCH_BATCHES // config.batches_per_allreduce)
         self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
         min_side = config.scale * max(config.patch_size, MIN_LR_SIDE)
         self.measure: Measure = div2k_measure(config.scale)
@@ -78,11 +78,11 @@ class SuperResolution:
         lr, hr = loaded
         return lr.to(device).float(), hr.to(device).float()
 
-    def data_position(self, batch: int) -> dict[str, int]:
+    def data_position(self, step: int) -> dict[str, int]:
         return {}
 
-    def resume_at(self, batch: int, position: dict[str, int]) -> int:
-        return batch
+    def resume_at(self, step: int, position: dict[str, int]) -> int:
+        return step
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return l1_loss(output.float(), targets)

@@ -43,14 +43,14 @@ class Workload(Protocol):
         """Inputs and targets on `device`, as the model and the loss expect them."""
         ...
 
-    def data_position(self, batch: int) -> dict[str, int]:
-        """The position in the data before a batch; empty if batches are independent samples."""
+    def data_position(self, step: int) -> dict[str, int]:
+        """The position in the data before a step; empty if batches are independent samples."""
         ...
 
-    def resume_at(self, batch: int, position: dict[str, int]) -> int:
-        """Make `batch` the first one after `position`.
+    def resume_at(self, step: int, position: dict[str, int]) -> int:
+        """Make `step` the first one after `position`.
 
-        Returns the number that `batch` would have if np had always been the same.
+        Returns the number that `step` would have if np had always been the same.
         """
         ...
 

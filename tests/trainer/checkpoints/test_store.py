@@ -78,6 +78,14 @@ def test_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-000000015.ckpt", "step-000000100.ckpt"]
 
 
+def test_checkpoints_after_the_one_resumed_from_are_replaced(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, 3)
+    for step in (4, 8, 12):
+        folder.save(checkpoint(step))
+    CheckpointFolder(tmp_path, 1).save(checkpoint(6))
+    assert names(tmp_path) == ["step-000000006.ckpt"]
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path: Path, how: str) -> None:
     folder = CheckpointFolder(tmp_path, 3)

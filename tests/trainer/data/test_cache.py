@@ -91,11 +91,31 @@ def test_least_recently_used_images_are_removed_first(photos: Path, tmp_path: Pa
 def test_abandoned_files_are_removed_and_truncated_ones_rewritten(photos: Path, tmp_path: Path) -> None:
     cache = DecodedCache(tmp_path / "decoded", ALL)
     open_photos(photos, cache)
-    left = cache.folder / ".abc.npy.x1y2z3"
+    left = cache.folder / f".{'a1' * 16}.npy.{'0f' * 8}"
     left.write_bytes(b"half")
     os.utime(left, (time.time() - 7200,) * 2)
     cut = max(cache.folder.glob("*.npy"), key=lambda file: file.stat().st_size)
     cut.write_bytes(cut.read_bytes()[:1000])
     open_photos(photos, cache)
     assert not left.exists()
+    assert sorted(files(cache).values()) == [LR] * 3 + [HR] * 3
+
+
+def test_other_files_in_the_folder_are_left_alone(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("thesis.tex", "array.npy", ".hidden.npy.1", "sub/own.npy"):
+        (folder / name).write_bytes(b"own")
+    for path in folder.rglob("*"):
+        os.utime(path, (1000, 1000))
+    before = {path.relative_to(folder) for path in folder.rglob("*")}
+    open_photos(photos, DecodedCache(folder, ALL))
+    assert before < {path.relative_to(folder) for path in folder.rglob("*")}
+
+
+def test_a_name_that_is_not_utf_8_has_a_cached_file(photos: Path, tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    photos.rename(odd)
+    cache = DecodedCache(tmp_path / "decoded", ALL)
+    open_photos(odd, cache)
     assert sorted(files(cache).values()) == [LR] * 3 + [HR] * 3

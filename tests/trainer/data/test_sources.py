@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from PIL import Image
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.data import pairs, resize
+from hvscale.trainer.data.check import check
+from hvscale.trainer.data.classes import training_crop, validation_crop
 from hvscale.trainer.data.images import decode
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import image_set, split
@@ -137,9 +140,31 @@ def test_other_image_modes_become_rgb(photos: Path, mode: str) -> None:
     assert holdout.hr[:].dtype == np.uint8
 
 
-def test_missing_and_empty_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_sixteen_bit_grey_keeps_its_upper_eight_bits(photos: Path, dtype: type) -> None:
+    ramp: np.ndarray[Any, Any] = np.arange(0, 65536, 1024, dtype=dtype).reshape(1, 64).repeat(64, 0)
+    Image.fromarray(ramp).save(photos / "ramp.tif")
+    decoded = load(photos, "ramp")[1].hr[:]
+    assert (decoded == np.arange(0, 256, 4, dtype=np.uint8)[None, :, None]).all()
+    for crop in (
+        training_crop(photos / "ramp.tif", 32, np.random.default_rng(1)),
+        validation_crop(photos / "ramp.tif", 32),
+    ):
+        assert 64 < crop.mean() < 192
+        assert crop.std() > 20
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "F", "RGB"])
+def test_bits_of_tiff_files_are_checked(photos: Path, mode: str) -> None:
+    Image.new(mode, (40, 40)).save(photos / "other.tif")
+    found = {problem.kind for problem in check(str(photos), 8, lambda: None).problems}
+    assert ("16-bit" in found) == (mode == "I;16")
+
+
+@pytest.mark.parametrize("name", ["none", "n" * 300])
+def test_missing_and_empty_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError, match="no such folder"):
-        image_set(str(tmp_path / "none"), 2)
+        image_set(str(tmp_path / name), 2)
     with pytest.raises(RequestError, match="no images in it"):
         image_set(str(tmp_path), 2)
 

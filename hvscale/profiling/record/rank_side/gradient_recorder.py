@@ -86,6 +86,7 @@ class CudaTimes:
         self.active = True
         self.device: Any = None  # None: no gradient was on a GPU yet
         self.mark: Any = None  # the event of the last mark
+        self.late: Any = None  # after the last wait since that mark
         self.interval, self.spent_ns = 1, 0
         # Number, its nanoseconds, what its events took of them. The events may be pending.
         self.steps: deque[tuple[int, int, int, CudaStep]] = deque()
@@ -318,8 +319,10 @@ class Recorder:
                 if self.is_timed:
                     # A GPU's stream is idle until the last of them.
                     self.waits = max(0, self.waits - 1)
-                    if self.waits == 0:
+                    if self.waits == 0 and (self.mark is None or not self.mark[0]):
                         step.cuda.waited = self.cuda.event(step.cuda.waited)
+                    elif self.waits == 0:  # after an optimizer's step(): another optimizer's, or the next step's
+                        self.cuda.late = self.cuda.event(self.cuda.late)
             except Exception as error:
                 self._stop(error)
 
@@ -329,6 +332,8 @@ class Recorder:
             self.mark_ns = time.monotonic_ns()
             self.unnamed = self.waits = 0
             if self.step is not None:
+                if self.cuda.late is not None:
+                    self.step.cuda.waited, self.cuda.late = self.cuda.late, None
                 self.step.wait_position = NO_WAIT  # later waits are the next step's
                 self.mark = (len(self.step.tensors), len(self.step.positions))
             # It ends a step and begins the next one.
@@ -348,6 +353,7 @@ class Recorder:
             end, rest = now, Step(now)
             self.cuda.mark, self.waits = None, 0
         step.cuda.end = rest.cuda.start = self.cuda.mark
+        rest.cuda.waited, self.cuda.late = self.cuda.late, None
         self.mark, self.seen = None, set(rest.tensors)
         if self.horovod.is_initialized() and self.horovod.size() != self.size:  # a program may have ended Horovod
             raise ValueError("the number of ranks has changed")
