@@ -7,7 +7,10 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -21,8 +24,10 @@ from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library
 from hvscale.launch.mpi.probe import has_large_counts
+from hvscale.launch.placements import _slurm_job
 from hvscale.launch.rank_side import remote_start
 from hvscale.launch.supervision import init_marker, programs
+from hvscale.launch.supervision.interrupts import InterruptedWaitError
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
 
@@ -268,6 +273,71 @@ def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
         agent.stdin.flush()  # closing stdin would kill the program
         ignored = int(agent.stdout.read().split()[1], 16)
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
+
+
+class LockTakenByASignal:
+    """Popen's lock, if a signal's handler raises just after the first wait has acquired it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.was_raised = False
+
+    def acquire(self, blocking: bool = True) -> bool:
+        acquired = self.lock.acquire(blocking)
+        if acquired and not self.was_raised:
+            self.was_raised = True
+            raise InterruptedWaitError
+        return acquired
+
+    def __enter__(self) -> bool:
+        return self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda folder: programs.call(["sbatch"]),
+        lambda folder: _slurm_job.submit("#!/bin/sh\n", RunFolder.create(folder / "run")),
+    ],
+    ids=["call", "submit"],
+)
+def test_an_interrupt_at_any_moment_of_a_wait_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[Path], object]
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nsleep 0.2\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    original = subprocess.Popen.__init__
+
+    def init(self: Any, *words: Any, **settings: Any) -> None:
+        original(self, *words, **settings)
+        self._waitpid_lock = LockTakenByASignal()
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(subprocess.Popen, "__init__", init)
+    monkeypatch.setattr(programs, "END_SECONDS", 0.1)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            start(tmp_path)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert [type(error) for error in raised] == [InterruptedWaitError]
+
+
+def test_a_job_script_reaches_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat > {tmp_path}/submitted\necho '7;cluster'\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert _slurm_job.submit("#!/bin/sh\nexec true\n", RunFolder.create(tmp_path / "run")) == "7"
+    assert (tmp_path / "submitted").read_text() == "#!/bin/sh\nexec true\n"
 
 
 def test_programs_whose_answer_is_lost_are_asked_once_more(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import os
 import re
 import shlex
 import stat
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -135,15 +135,14 @@ def submit(text: str, run: RunFolder) -> str:
         raise RequestError(f"{run.path} already belongs to a Slurm job: choose another folder with --run") from error
     except OSError as error:
         raise cannot_write(run.path, error) from error
-    try:
-        with interrupts.interruptible():
-            done = subprocess.run(
-                ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=programs.answer_seconds()
-            )
-    except subprocess.TimeoutExpired as error:
+    with interrupts.interruptible(), tempfile.TemporaryFile("w+") as script:
+        script.write(text)
+        script.seek(0)
+        (done,) = programs.run_all([["sbatch", "--parsable"]], programs.answer_seconds(), script)
+    if done is None:
         raise RequestError(
             f"sbatch has not answered within {programs.answer_seconds():g} s: check with `squeue --me` whether Slurm accepted the job"
-        ) from error
+        )
     if done.returncode:
         log.unlink(missing_ok=True)
         message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]

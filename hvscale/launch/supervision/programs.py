@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from hvscale.core.errors import RequestError
 from hvscale.launch.supervision import interrupts
@@ -40,16 +40,11 @@ def call(words: Sequence[str]) -> str:
     Raises RequestError with the last line of its stderr if it fails.
     """
     try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=TOOL_SECONDS,
-            start_new_session=True,  # Ctrl-C must not interrupt the removal of a run's network
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        (done,) = run_all([words], TOOL_SECONDS)
+    except OSError as error:
         raise RequestError(f"{words[0]} cannot be run: {error}") from error
+    if done is None:
+        raise RequestError(f"{words[0]} cannot be run: {subprocess.TimeoutExpired(words, TOOL_SECONDS)}")
     if done.returncode:
         message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RequestError(f"`{' '.join(words)}` failed: {message}")
@@ -109,10 +104,13 @@ AT_ONCE = 8
 END_SECONDS = 5  # a killed program ends at once
 
 
-def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
+def run_all(
+    commands: Sequence[Sequence[str]], seconds: float, stdin: int | IO[str] = subprocess.DEVNULL
+) -> list[subprocess.CompletedProcess[str] | None]:
     """Run programs at the same time; return how each ended, None for one killed after `seconds`.
 
-    An interrupted wait kills them all. Raises OSError if one cannot be started.
+    An interrupted wait kills them all. Ctrl-C in the terminal does not reach them. Raises OSError
+    if one cannot be started.
     """
     deadline = time.monotonic() + seconds
     with ExitStack() as stack:
@@ -121,9 +119,7 @@ def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subproces
             # Files, not pipes: a process that the program leaves running may keep a pipe open.
             files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2)]
             with interrupts.defer_interrupts():
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], start_new_session=True
-                )
+                process = subprocess.Popen(words, stdin=stdin, stdout=files[0], stderr=files[1], start_new_session=True)
                 stack.callback(end_session, process)
             started.append((process, files))
         return [ended(process, files, deadline) for process, files in started]
