@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, default_run_path
 from hvscale.launch import environment, flavours
-from hvscale.launch.containers import mounts
+from hvscale.launch.cleanup import leftovers
+from hvscale.launch.containers import engine, mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library
@@ -419,3 +421,21 @@ def test_the_default_flavour_is_that_of_the_recorded_build(
     (tmp_path / "horovod" / build_record.FILE_NAME).write_text(json.dumps(record))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert flavours.of_this_environment() == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "host", "is_used"),
+    [("docker", None, True), ("podman", "unix:///podman.sock", True), ("podman", None, False), ("other", None, False)],
+)
+def test_leftovers_of_docker_and_of_podmans_service_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, host: str | None, is_used: bool
+) -> None:
+    (tmp_path / program).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(engine, "DEFAULT_SOCKET", "unix:///docker.sock")
+    if host is not None:
+        monkeypatch.setenv("DOCKER_HOST", host)
+    assert leftovers.runs_with_containers() == []
+    with pytest.raises(RequestError, match=f"does not answer at {engine.address()}") if is_used else nullcontext():
+        assert list(leftovers.docker_leftovers(remove=False, keep=())) == []

@@ -52,7 +52,7 @@ def clean_up(remove: bool = True, keep: Collection[str] = ()) -> tuple[list[Left
 
 def runs_with_containers() -> list[str]:
     """The killed runs that have containers left; none if the daemon does not answer."""
-    if shutil.which("docker") is None:
+    if not engine.is_used():
         return []
     try:
         with engine.connection() as client:
@@ -68,7 +68,7 @@ def docker_leftovers(remove: bool, keep: Collection[str]) -> Iterator[Leftover]:
     Nothing if the daemon is not running, because its containers then do not run either. They are
     found when it runs again.
     """
-    if shutil.which("docker") is None:
+    if not engine.is_used():
         return
     with engine.connection() as client:
         for container in engine.abandoned_containers(client):

@@ -42,6 +42,11 @@ def command() -> list[str]:
     )
 
 
+def is_used() -> bool:
+    """Whether runs on this machine can have containers: of Docker, or of Podman's service."""
+    return bool(shutil.which("docker") or (shutil.which("podman") and os.environ.get("DOCKER_HOST")))
+
+
 @contextmanager
 def connection() -> Iterator[Any]:
     """Context: a `docker.DockerClient`.
