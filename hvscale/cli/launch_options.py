@@ -20,6 +20,8 @@ KNOBS = ("set", "settings")
 RECORDING = ("record", "record_dir")
 # Switches of `profile` and `launch` that a job script does not pass on.
 NOT_SUBMITTED = ("timeline", "gradients", "autotune")
+# Options of `profile` for the table that it prints when the job has ended.
+OF_THE_TABLE = ("bins", "per_rank", "explain", "json", "csv")
 
 RunPath = parameter("run", OPTIONS["run"], is_argument=False)[0]
 
@@ -45,6 +47,7 @@ def launch_command(without: Collection[str] = (), resolved: bool = True, recordi
             check_submission(options, switches, self.name or "launch")
             ctx.obj = resolve(command, options) if resolved else options
             if resolved and options.placement.sbatch is not None and not options.placement.submit:
+                check_table_options(ctx)
                 return write_script(self.name, command, ctx.obj)
             return super().invoke(ctx)
 
@@ -52,7 +55,10 @@ def launch_command(without: Collection[str] = (), resolved: bool = True, recordi
 
 
 def check_submission(options: LaunchOptions, switches: list[str], verb: str) -> None:
-    """Raises RequestError if a job that Slurm starts later would lose one of the `switches`."""
+    """Raises RequestError if a job that Slurm starts later would lose one of the `switches`, or an
+    option of its placement.
+    """
+    from hvscale.launch import placements
     from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 
     placement = options.placement
@@ -62,6 +68,18 @@ def check_submission(options: LaunchOptions, switches: list[str], verb: str) -> 
             f"--{switches[0]} is not passed to a job that Slurm starts later: run `hvscale {verb} --{switches[0]}` inside an "
             "allocation, with salloc or in a job script of your own"
         )
+    if later:
+        placements.choose(placement)
+
+
+def check_table_options(context: typer.Context) -> None:
+    """Raises RequestError for an option of the table, which a job script does not pass on."""
+    for name in OF_THE_TABLE:
+        if was_given(context, name):
+            flag = f"--{'no-' if context.params[name] is False else ''}{name.replace('_', '-')}"
+            raise RequestError(
+                f"{flag} is not passed on to a job script: leave it out, and run `hvscale breakdown RUN {flag}` after the job"
+            )
 
 
 def write_script(verb: str | None, command: list[str], options: LaunchOptions) -> None:

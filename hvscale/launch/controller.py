@@ -53,9 +53,10 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     passed = passed_environment(command, options, flavour)
     if hooks.show is not None:
         hooks = replace(hooks, show=flavour.hide_report(passed, hooks.show))
+    place = placements.choose(options.placement)
     if options.placement.submit and not _slurm_job.is_inside_an_allocation():
         return submit_and_follow(command, options, hooks)
-    place = placements.get(options.placement, options.np)
+    place.check(options.placement, options.np)
     library = flavours.choose_transport(flavour, flavour.find(passed), options.transport, passed)
     devices_variable = job_environment.library_devices_variable(options.devices, flavour, library)
     passed = flavour.adapt(passed, library)

@@ -27,6 +27,7 @@ __all__ = [
     "Placement",
     "PlacementOptions",
     "PlacementRequest",
+    "choose",
     "find",
     "get",
     "names",
@@ -123,11 +124,10 @@ def find(name: str) -> Placement:
     return PLACEMENTS.get(name, "--placement")
 
 
-def get(options: "PlacementOptions", np: int) -> Placement:
-    """The placement of the options, after it has checked the request.
+def choose(options: "PlacementOptions") -> Placement:
+    """The placement of the options.
 
-    Raises RequestError for an unknown placement, an option that does not apply to it, and for what
-    its check finds.
+    Raises RequestError for an unknown placement, and an option that does not apply to it.
     """
     placement = find(options.name)
     for option in sorted(options.given() - placement.takes):
@@ -135,5 +135,14 @@ def get(options: "PlacementOptions", np: int) -> Placement:
         raise RequestError(
             f"--{option.replace('_', '-')} does not apply to --placement {placement.name}, only to {', '.join(takers)}"
         )
+    return placement
+
+
+def get(options: "PlacementOptions", np: int) -> Placement:
+    """The placement of the options, after it has checked the request.
+
+    Raises RequestError as `choose` does, and for what its check finds.
+    """
+    placement = choose(options)
     placement.check(options, np)
     return placement
