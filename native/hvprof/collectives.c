@@ -57,6 +57,15 @@ static bool is_root(const struct call *c, int number)
 }
 
 /*
+ * Whether this rank is the root of a call on an inter-communicator: it has no part of its own, and
+ * the arguments for one are undefined.
+ */
+static bool is_far_root(const struct call *c, int number)
+{
+    return c->communicator->inter && is_root(c, number);
+}
+
+/*
  * Whether this rank takes no part: in the root's group of an inter-communicator, all ranks but the
  * root pass MPI_PROC_NULL, and their other arguments are undefined.
  */
@@ -145,6 +154,12 @@ static uint64_t per_neighbor_w(const struct call *c, int counts, int types)
 static word own_part(const struct call *c, int send, int receive)
 {
     return c->arguments[in_place(c, send) ? receive : send];
+}
+
+/* The same for a gather or reduction to a root: a far root has only the receive buffer. */
+static word own_part_or_result(const struct call *c, int send, int receive, int root)
+{
+    return is_far_root(c, root) ? argument(c, receive) : own_part(c, send, receive);
 }
 
 /* Called only after MPI returned success, which shows that the arguments are valid. */

@@ -18,7 +18,7 @@ from hvscale.profiling import library_path, preload_environment, step, trim_prof
 from hvscale.profiling.analyze.breakdown import breakdown, read_recording
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
-from hvscale.profiling.read.profile_file import BITWISE, RECORD, RECORDS_START, Header, ProfileFile
+from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, RECORD, RECORDS_START, Header, ProfileFile
 from tests.conftest import Run
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
@@ -71,6 +71,10 @@ def expected(rank: int, size: int) -> list[tuple[str, int, int]]:
     between_two_groups = [
         ("broadcast", 0 if 0 < rank < size - 1 else 50 * INT, own),
         ("allgather", other * 2 * INT, own),
+        ("gather", (size - 1) * 3 * INT, own),
+        ("gatherv", (size * (size - 1) // 2 if rank == size - 1 else rank + 1) * INT, own),
+        ("scatter", (size - 1) * 5 * INT, own),
+        ("reduce", 11 * INT, own),
     ]
     among_neighbours = [
         ("neighbor-allgather", 2 * 3 * INT),
@@ -114,6 +118,9 @@ def check_every_collective(any_mpi: Mpi, make_run: MakeRun, size: int, program: 
         assert list(zip(names, found["bytes"], sizes(profile, found), strict=True)) == [
             (prefix + operation, count, ranks) for operation, count, ranks in expected(rank, size)
         ]
+        without_buffer = np.array(names)[found["buffer_and_thread"] << (64 - BUFFER_BITS) == 0].tolist()
+        bystander = 0 < rank < size - 1  # of the broadcast between two groups
+        assert without_buffer == [prefix + "barrier", *([prefix + "broadcast"] if bystander else [])]
         assert (found["flags"] & BITWISE != 0).tolist() == (found["bytes"] == BITWISE_COUNT * INT).tolist()
         assert profile.warnings == []
         ends = found["start_ns"] + found["duration_ns"]

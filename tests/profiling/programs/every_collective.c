@@ -99,6 +99,27 @@ static void in_one_group(MPI_Comm comm)
     MPI_Type_free(&three);
 }
 
+/* Each rank passes invalid values for the arguments that MPI ignores there. */
+static void to_and_from_the_last_rank(int last, MPI_Comm both)
+{
+    for (int i = 0; i < size - 1; i++) {
+        counts[i] = i + 1;
+        displacements[i] = 2 * i;
+    }
+    if (last) {
+        MPI_Gather(NULL, 100, MPI_DATATYPE_NULL, more_ints, 3, MPI_INT, MPI_ROOT, both);
+        MPI_Gatherv(NULL, 100, MPI_DATATYPE_NULL, more_ints, counts, displacements, MPI_INT, MPI_ROOT, both);
+        MPI_Scatter(ints, 5, MPI_INT, NULL, 100, MPI_DATATYPE_NULL, MPI_ROOT, both);
+        MPI_Reduce(NULL, more_ints, 11, MPI_INT, MPI_SUM, MPI_ROOT, both);
+        expect(more_ints[10] == 10 * (size - 1), "reduction between groups");
+    } else {
+        MPI_Gather(ints, 3, MPI_INT, NULL, 100, MPI_DATATYPE_NULL, 0, both);
+        MPI_Gatherv(ints, rank + 1, MPI_INT, NULL, NULL, NULL, MPI_DATATYPE_NULL, 0, both);
+        MPI_Scatter(NULL, 100, MPI_DATATYPE_NULL, more_ints, 5, MPI_INT, 0, both);
+        MPI_Reduce(ints, NULL, 11, MPI_INT, MPI_SUM, 0, both);
+    }
+}
+
 /* An intercommunicator: all ranks but the last in one group, the last in the other. */
 static void between_two_groups(void)
 {
@@ -114,6 +135,7 @@ static void between_two_groups(void)
         MPI_Bcast(ints, 50, MPI_INT, MPI_PROC_NULL, both);
     expect(!last || more_ints[49] == 49, "broadcast between groups");
     MPI_Allgather(ints, 2, MPI_INT, more_ints, 2, MPI_INT, both);
+    to_and_from_the_last_rank(last, both);
     MPI_Comm_free(&both);
     MPI_Comm_free(&group);
 }
