@@ -15,6 +15,8 @@ enum {
     MAX_KNOWN = COUNTERS_KNOWN * 3 / 4,
     RESERVED_AT_ONCE = 54, /* counters: 64 KiB */
 };
+/* A thread that cannot remember a key has found the table full, so the key never claims again. */
+_Static_assert(MAX_KNOWN > SHARED, "a thread remembers every counter that it has claimed");
 enum { SHORTEST = 6, STEPS_LOG2 = 2 }; /* latency classes: one below 2^6 ns, then four per doubling */
 enum { KEY, CALLS, BYTES, DURATION, LATENCIES }; /* words of a counter */
 
@@ -122,7 +124,7 @@ static struct hvprof_counter *claim(uint64_t key)
 
 static inline struct hvprof_counter *find(struct counters *own, uint64_t key)
 {
-    size_t i = key * CHECK_FACTOR >> 56;
+    size_t i = key * CHECK_FACTOR >> (64 - COUNTERS_KNOWN_LOG2);
     for (; own->known[i].key != key; i = (i + 1) % COUNTERS_KNOWN) {
         if (own->known[i].key == 0) {
             struct hvprof_counter *found = claim(key);

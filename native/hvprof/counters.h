@@ -9,7 +9,7 @@
 
 #include "format.h"
 
-enum { COUNTERS_KNOWN = 256 }; /* a power of two */
+enum { COUNTERS_KNOWN_LOG2 = 11, COUNTERS_KNOWN = 1 << COUNTERS_KNOWN_LOG2 };
 
 /* The counters that one thread has used. All zero except `thread` before the first call. */
 struct counters {

@@ -10,7 +10,16 @@ from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.durations import EXACT_CALLS
-from hvscale.profiling.analyze.grouping import Bins, Figures, Key, add_figures, group_events, group_totals, parse_bins
+from hvscale.profiling.analyze.grouping import (
+    Bins,
+    Figures,
+    Key,
+    add_figures,
+    bin_warnings,
+    group_events,
+    group_totals,
+    parse_bins,
+)
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, EventSource, Part, Recording, Reducer, no_events, sources_by_priority
 from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
@@ -152,9 +161,10 @@ class RankTables(Reducer[dict[Key, Figures]]):
         Sorts operations by their total time, and the rows of an operation by size.
         """
         self._finish_rank()
-        warnings = list(recording.warnings)
         if recording.totals is not None:
-            warnings += self._use(recording.totals)
+            self._use(recording.totals)
+        counted = [totals for totals in (recording.totals, recording.point_to_point) if totals is not None]
+        warnings = [*recording.warnings, *bin_warnings(counted, self.bins)]
         if not self.all_ranks:
             warnings.append(
                 "no collective was recorded: the job made none, or only calls that this profile does not record"
@@ -173,25 +183,19 @@ class RankTables(Reducer[dict[Key, Figures]]):
             warnings=warnings,
         )
 
-    def _use(self, totals: Totals) -> list[str]:
-        """Replaces the figures by those of the counters; returns warnings."""
-        by_rank, split_classes = group_totals(totals, self.bins)
+    def _use(self, totals: Totals) -> None:
+        """Replaces the figures by those of the counters."""
+        by_rank = group_totals(totals, self.bins)
         self.operations, self.all_ranks = totals.operations, {}
         self.rank_rows = {rank: self._rank_rows(rank, found) for rank, found in by_rank.items()}
         for found in by_rank.values():
             add_figures(self.all_ranks, found)
-        if not split_classes:
-            return []
-        return [
-            "a bin edge that is not a power of two splits sizes that were counted together: they count in the bin of their "
-            "mean"
-        ]
 
     def _point_to_point(self, totals: Totals | None) -> list[Row]:
         if totals is None:
             return []
         found: dict[Key, Figures] = {}
-        for of_rank in group_totals(totals, self.bins)[0].values():
+        for of_rank in group_totals(totals, self.bins).values():
             add_figures(found, of_rank)
         return self._rows(found, totals.operations, 1)
 

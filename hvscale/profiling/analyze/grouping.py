@@ -3,6 +3,7 @@ each group.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,10 +165,10 @@ def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, Figures]:
     return found
 
 
-def group_totals(totals: Totals, bins: Bins) -> tuple[dict[int, dict[Key, Figures]], int]:
-    """The figures of counters, by rank and then by operation and bin, and the split size classes.
+def group_totals(totals: Totals, bins: Bins) -> dict[int, dict[Key, Figures]]:
+    """The figures of counters, by rank and then by operation and bin.
 
-    They are exact, except the percentiles and the bins whose edge splits a counter's size class.
+    They are exact, except the percentiles and the bins that `bin_warnings` is about.
     """
     low, high = bins.index(totals.bytes_min), bins.index(totals.bytes_max)
     mean = bins.index(totals.bytes // np.maximum(totals.calls, 1))
@@ -187,7 +188,30 @@ def group_totals(totals: Totals, bins: Bins) -> tuple[dict[int, dict[Key, Figure
             durations=CountedDurations(totals.latencies[entry]),
         )
         add_figures(found.setdefault(rank, {}), {(operation, bin_index): figures})
-    return found, int(np.count_nonzero(low != high))
+    return found
+
+
+def bin_warnings(counted: Sequence[Totals], bins: Bins) -> list[str]:
+    """Why counted calls may be in the bin of their mean size instead of their own."""
+    unsized_calls, is_split = 0, False
+    for totals in counted:
+        has_all_sizes = (totals.bytes_min == 0) & (totals.bytes_max > 0)
+        # The mean of one call, or of calls without bytes, is their size.
+        unsized_calls += int(totals.calls[has_all_sizes & (totals.calls > 1) & (totals.bytes > 0)].sum())
+        splits = bins.index(totals.bytes_min) != bins.index(totals.bytes_max)
+        is_split |= bool((splits & ~has_all_sizes).any())
+    warnings = []
+    if unsized_calls:
+        warnings.append(
+            f"{unsized_calls} calls were counted without their sizes, because the profile had no counter left for their kind: "
+            f"they count in the bin of their mean"
+        )
+    if is_split:
+        warnings.append(
+            "a bin edge that is not a power of two splits sizes that were counted together: they count in the bin of their "
+            "mean"
+        )
+    return warnings
 
 
 def add_figures(into: dict[Key, Figures], more: dict[Key, Figures]) -> None:
