@@ -18,7 +18,8 @@ from hvscale.core.errors import RequestError
 from hvscale.core.folder_lock import FolderLock
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import COUNTER, COUNTERS, LIMITS_NS, counter_checks
-from hvscale.profiling.read.profile_file import COMMUNICATOR, COMMUNICATORS, COUNTERS_START, RECORD, RECORDS_START
+from hvscale.profiling.read.profile_file import COMMUNICATOR, COMMUNICATORS, COUNTERS_START, RECORD, RECORDS_START, STEP
+from hvscale.profiling.read.ring_file import check_words
 from hvscale.profiling.watch.document import Watch
 from hvscale.profiling.watch.job_counters import JobCounters
 from hvscale.profiling.watch.log_tail import LINES_KEPT, LOGS_READ, LONGEST_CHARACTERS, TAIL_BYTES, LogTail
@@ -224,6 +225,43 @@ def test_the_newest_steps(make_run: MakeRun) -> None:
     assert sample.exposed_communication.basis == "measured"
     assert sample.exposed_communication.share_at_least == pytest.approx(0.2)
     assert "hvscale profile" in sample.unavailable["rows"]
+
+
+def test_steps_without_numbers_are_numbered_by_their_lines(make_run: MakeRun) -> None:
+    run = running(make_run(2))
+    run.steps.write_text('{"seconds": 0.5}\n' * 20_000)  # more than the tail that is read
+    steps, _ = read_newest_steps(run, 2.0)
+    assert steps is not None
+    assert (steps.step, steps.counted, steps.step_seconds) == (20_000, 4, 0.5)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_steps_of_the_whole_run_do_not_include_its_start(make_run: MakeRun, has_ended: bool) -> None:
+    run = make_run(2) if has_ended else running(make_run(2))
+    write_steps(run, marks=5)
+    sampler = Sampler(run)
+    steps = sampler.sample().steps
+    assert steps is not None
+    assert (steps.step, steps.counted, steps.seconds, steps.step_seconds) == (4, 4, 1.0, 0.25)
+    if not has_ended:
+        write_steps(run, marks=8)
+        sample = sampler.sample()
+        assert sample.steps is not None
+        assert (sample.steps.step, sample.steps.counted, sample.steps.seconds) == (7, 3, sample.period_seconds)
+
+
+def write_steps(run: RunFolder, marks: int) -> None:
+    """Write or update the profile of a rank that marked steps of 0.25 s."""
+    header = synthetic.header(0, 0)
+    words = np.array([marks - 1, (marks - 1) * 250_000_000, 0, 0, 0, 0], np.uint64)
+    words[-1] = check_words(words[None, :-1])[0]
+    header["step_sums"] = words
+    entries = np.zeros(COUNTERS, COUNTER)
+    entries["key"][0], entries["calls"][0] = STEP | 1 << 15, marks
+    entries["latencies"][0, 0] = marks
+    entries["check"][:1] = counter_checks(entries[:1])
+    file = synthetic.signed_header(header).tobytes() + synthetic.communicators().tobytes() + entries.tobytes()
+    (run.hvprof / "rank-00000.hvp").write_bytes(file)
 
 
 @settings(max_examples=50)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import COUNTER
-from hvscale.profiling.read.profile_file import STEP
+from hvscale.profiling.read.profile_file import STEP, StepSums
 from hvscale.profiling.watch.rank_file import RankFile, Reading, operation_codes, subtract_counters, sum_counters
 
 READERS = 8  # threads: over a network, a read waits for the server
@@ -37,6 +37,7 @@ class Counted:
     ranks_read: int
     step_marks: int  # of the lowest rank, since the start
     new_step_marks: int
+    step_sums: StepSums | None  # of the lowest rank, since its first mark
     ranks: list[int]
     operations: tuple[str, ...]
 
@@ -85,13 +86,15 @@ class JobCounters:
                 )
         self.looked_at = time.monotonic()
         lowest = min(marks, default=None)
+        lowest_reading = self.seen[lowest[1]].reading if lowest is not None else None
         counted = Counted(
             total=_sum([one.reading.counters for one in self.seen.values()]),
             new=_sum(new),
             seconds=sum(seconds.values()) / len(seconds) if seconds else 0.0,
             ranks_read=len(seconds),
-            step_marks=_step_marks(self.seen[lowest[1]].reading.counters) if lowest is not None else 0,
+            step_marks=_step_marks(lowest_reading.counters) if lowest_reading is not None else 0,
             new_step_marks=lowest[2] if lowest is not None else 0,
+            step_sums=lowest_reading.header.steps if lowest_reading is not None else None,
             ranks=sorted({one.reading.header.rank for one in self.seen.values()}),
             operations=operations,
         )

@@ -103,14 +103,8 @@ class Sampler:
                 f"steps.jsonl cannot be read: {error.strerror}"
             )
             return None, None
-        marks = counted.step_marks if is_whole else counted.new_step_marks
         if steps is None and counted.step_marks > 1:
-            steps = StepsNow(
-                step=counted.step_marks,
-                counted=marks,
-                seconds=seconds,
-                step_seconds=seconds / marks if marks else None,
-            )
+            steps = _marked_steps(counted, is_whole, seconds)
         if steps is None:
             unavailable["steps"] = "neither steps.jsonl nor a profile has any"
         if exposed is None:
@@ -137,6 +131,19 @@ class Sampler:
             with suppress(OSError):
                 changes += [path.stat().st_mtime for path in folder.iterdir()]
         return min(datetime.fromtimestamp(max(changes), UTC), now)
+
+
+def _marked_steps(counted: Counted, is_whole: bool, seconds: float) -> StepsNow:
+    """The steps that ended in the period, each from one step mark to the next.
+
+    In the whole run they begin with the first mark, without the program's start-up.
+    """
+    ended = counted.step_marks - 1
+    number = min(counted.new_step_marks, ended)
+    if is_whole:
+        sums = counted.step_sums
+        number, seconds = (sums.steps, sums.duration_ns / 1e9) if sums is not None else (0, 0.0)
+    return StepsNow(step=ended, counted=number, seconds=seconds, step_seconds=seconds / number if number else None)
 
 
 def _shortened(problems: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The newest steps of steps.jsonl, read from its end."""
 
 import os
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -44,7 +45,7 @@ def read_newest_steps(run: RunFolder, at_least_seconds: float) -> tuple[StepsNow
     newest = lines[0]
     images = [line.images for line in lines if line.images is not None]
     steps = StepsNow(
-        step=newest.step or len(lines),
+        step=newest.step or _count_lines(run),
         steps=newest.steps,
         counted=len(lines),
         seconds=seconds,
@@ -64,6 +65,12 @@ def read_newest_steps(run: RunFolder, at_least_seconds: float) -> tuple[StepsNow
         share_at_least=share,
         share_at_most=share,
     )
+
+
+def _count_lines(run: RunFolder) -> int:
+    """The number of whole lines: that of the newest step, if the program writes no numbers."""
+    with open_regular(run.steps) as stream:
+        return sum(piece.count(b"\n") for piece in iter(partial(stream.read, TAIL_BYTES), b""))
 
 
 def _newest_lines(run: RunFolder) -> list[_Line]:
