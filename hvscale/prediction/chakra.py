@@ -188,15 +188,13 @@ class RankTrace:
                     self._wait(handles, action.handles)
                     begin, done = sum(next(waits)), 0.0
             yield from self._computation(number, start + begin + done, schedule.compute_seconds - done)
-            self._wait(handles, len(step.tensors))
+            self._wait(handles, len(handles))
             start += step.seconds
 
-    def _wait(self, handles: deque[list[int]], tensors: int) -> None:
-        """Let the next node depend on the oldest so many tensors."""
-        while handles and tensors > 0:
-            found = handles.popleft()
-            self.before += found
-            tensors -= len(found)
+    def _wait(self, handles: deque[list[int]], count: int) -> None:
+        """Let the next node depend on the tensors of the `count` oldest handles."""
+        for _ in range(min(count, len(handles))):
+            self.before += handles.popleft()
 
     def _computation(self, step: int, start: float, seconds: float) -> Iterator[Any]:
         self.computed += max(0.0, seconds)

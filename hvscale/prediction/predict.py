@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ class MeasuredRun(NamedTuple):
     """The steps of a profiled run. `seconds`: (steps,). `cores`: that all its ranks shared."""
 
     np: int
+    nodes: int
     cores: int
     seconds: Floats
     is_replay: bool
@@ -88,11 +90,17 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     recorded = first_recorded(runs)
     job = read_job(recorded)
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
+    if request.costs is not None and settings.algorithm is not None:
+        raise RequestError(
+            "--set allreduce_algorithm chooses among measured messages, and --network replaces these: give one of them"
+        )
     if job.basis is not None:
         settings = replace(settings, horovod=without_fusion(settings.horovod, request))
     found = measurements(runs, recorded, settings, request)
     # Steps count where their messages do: another library or link answers another question.
-    measured = [one for run, samples in found.profiled if (one := measured_run(run, job, samples)) is not None]
+    same_job = [(run, one) for run, one in found.profiled if runs_job(run, recorded)]
+    measured = [one for run, samples in same_job if (one := measured_run(run, job, samples)) is not None]
+    request = with_other_link(request, found.samples)
     costs: Costs = request.costs or measured_costs(found.samples, request)
     trained = [run for run in runs if run is not recorded and not is_replay(run.read())]
     computing = measured_computing(job, recorded, trained)
@@ -109,6 +117,11 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         timelines=timelines(computing, settings, costs, [run for run, _ in found.profiled], request),
         warnings=[
             *warnings(job, settings, request, found),
+            *(
+                f"{run.path.name}: another job than {recorded.path.name}; only what its messages cost is used"
+                for run, _ in found.profiled
+                if not runs_job(run, recorded)
+            ),
             *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
         ],
     )
@@ -142,9 +155,8 @@ def measurements(
     profiled = [(run, one) for run, one in profiled if run not in left_out]
     samples = [one for _, one in profiled]
     samples += with_algorithm(tables, samples, settings.algorithm)
-    if request.costs is None:
-        samples = undisturbed(matching_samples(samples, settings, request))
-    return Measurements(profiled, samples, left_out)
+    used = [] if request.costs is not None else undisturbed(matching_samples(samples, settings, request))
+    return Measurements(profiled, used, left_out)
 
 
 def add_rows(
@@ -157,18 +169,28 @@ def add_rows(
 ) -> None:
     """Add a row for each requested and each measured np."""
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
-    largest = max(costs.largest_np, computing.recorded.recorded_np) if request.costs is None else 0
-    own = {run.np: run for run in measured if request.as_measured and answers(run, settings, request.cores)}
+    own = measured_by_np([run for run in measured if answers(run, settings, request)])
     for np_ in sorted({*request.np, *own}):
         job = computing.at(settings.horovod, costs, np_)
         simulation = simulate(job, settings.horovod, costs, np_, chains=CENTRAL_CHAINS, steps=STEPS)
         spread = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
         slowed = job.compute_seconds - computing.alone.compute_seconds
-        row = predicted_row(computing.alone, simulation, np_, residual, largest, spread, slowed)
+        row = predicted_row(computing.alone, simulation, np_, residual, costs.largest_np, spread, slowed)
         if np_ in own:
             document.predicted_beside.append(row)
-            row = with_measured(row, computing.alone, own[np_])
+            computed = computing.recorded if own[np_].is_replay or np_ == job.recorded_np else job
+            row = with_measured(row, computing.alone, own[np_], computed.compute_seconds)
         document.rows.append(row)
+
+
+def measured_by_np(runs: Sequence[MeasuredRun]) -> dict[int, MeasuredRun]:
+    """The steps of all runs of an np together: of the trainings, or without any of the replays."""
+    found: dict[int, MeasuredRun] = {}
+    for run in sorted(runs, key=lambda run: run.is_replay):
+        first = found.setdefault(run.np, run)
+        if first is not run and first.is_replay == run.is_replay:
+            found[run.np] = first._replace(seconds=np.concatenate([first.seconds, run.seconds]))
+    return found
 
 
 def without_fusion(horovod: HorovodSettings, request: PredictionRequest) -> HorovodSettings:
@@ -197,6 +219,7 @@ def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | No
         return None
     return MeasuredRun(
         record.np,
+        samples.nodes,
         samples.cores,
         np.asarray(log.seconds[SETUP_STEPS:], np.float64),
         is_replay(run.read()),
@@ -205,10 +228,28 @@ def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | No
     )
 
 
-def answers(run: MeasuredRun, settings: PredictedSettings, cores: int | None) -> bool:
-    """Whether a run was measured with the settings, and on the cores, to predict."""
-    same_cores = cores in (None, run.cores)
-    return same_cores and run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
+def answers(run: MeasuredRun, settings: PredictedSettings, request: PredictionRequest) -> bool:
+    """Whether a run was measured with the settings, and in the place, to predict."""
+    same_place = request.cores in (None, run.cores) and request.ranks_per_node in (None, run.np / run.nodes)
+    same_settings = run.horovod == settings.horovod and settings.algorithm in (None, run.algorithm)
+    return request.as_measured and same_place and same_settings
+
+
+def runs_job(run: RunFolder, recorded: RunFolder) -> bool:
+    """Whether a run is of the recorded job: a replay of it, or the same command."""
+    if run.path.absolute() == recorded.path.absolute():
+        return True
+    command = run.read().command
+    if is_replay(run.read()):
+        return recorded.path.absolute().name in {Path(word).name for word in command[2:]}
+    return command == recorded.read().command
+
+
+def with_other_link(request: PredictionRequest, samples: Sequence[Samples]) -> PredictionRequest:
+    """Without --link where all runs were measured on a link of this rate."""
+    if samples and all(one.bytes_per_second == request.bytes_per_second for one in samples):
+        return replace(request, bytes_per_second=None)
+    return request
 
 
 def matching_samples(samples: list[Samples], settings: PredictedSettings, request: PredictionRequest) -> list[Samples]:
@@ -353,12 +394,15 @@ def figures(job: Job, np_: int, step: float, low: float | None, high: float | No
     }
 
 
-def with_measured(row: PredictedRow, job: Job, run: MeasuredRun) -> PredictedRow:
-    """The row of a measured run: its steps, and the predicted parts."""
+def with_measured(row: PredictedRow, job: Job, run: MeasuredRun, compute_seconds: float) -> PredictedRow:
+    """The row of a measured run: its steps, and the predicted parts.
+
+    `job`: as it computes without messages. `compute_seconds`: of a step of the run.
+    """
     drawn = np.random.default_rng(2).integers(len(run.seconds), size=(2000, len(run.seconds)))
     low, high = np.quantile(run.seconds[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     step = float(run.seconds.mean())
-    exposed = max(0.0, step - job.compute_seconds)
+    exposed = max(0.0, step - compute_seconds)
     changes = figures(job, row.np, step, float(low), float(high))
     changes |= {"exposed_seconds": exposed, "exposed_seconds_low": None, "exposed_seconds_high": None}
     return row.model_copy(

@@ -27,9 +27,10 @@ def prediction_table(document: PredictionDocument) -> TableModel:
         f"intervals: {document.confidence:.0%}; exposed: time that a step waits for communication",
         f"efficiency: over a rank that never waits, {human_seconds(document.compute_seconds)} a step",
     ]
-    if any(row.extrapolation > 1 for row in rows):
-        largest = max(document.measured_np, default=0)
-        caption.append(f"x 2: at twice the largest measured np{f', {largest}' if largest else ''}")
+    extrapolated = next((row for row in rows if row.extrapolation > 1), None)
+    if extrapolated is not None:
+        largest = round(extrapolated.np / extrapolated.extrapolation)
+        caption.append(f"x 2: at twice the largest np whose messages were measured, {largest}")
     groups: dict[str, list[list[str]]] = {}
     for heading in dict.fromkeys((*get_args(Source), EXTRAPOLATED)):
         own = [_cells(row, with_images) for row in rows if heading_of(row) == heading]

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,15 @@ def test_the_next_step_waits_for_gradients_that_this_one_left() -> None:
     (second,) = [node.id for node in nodes if node.name == "b" and attributes(node)["step"] == 1]
     following = next(node for node in nodes if attributes(node)["step"] == 2)
     assert second in following.data_deps
+
+
+def test_computation_after_a_wait_depends_on_all_groups_that_it_waited_for() -> None:
+    tensors = [tensor("g[0]", "g"), tensor("g[1]", "g"), tensor("h[0]", "h"), tensor("h[1]", "h")]
+    one = replace(step(1, [0.1, 0.1, 0.2, 0.2], [(4, 0.3, 0.1)], [0, 1, 2, 3]), handles=np.array([2]))
+    nodes = list(RankTrace(job((tensors, [one])), 0, [1]).nodes())
+    messages = {node.id for node in nodes if node.type == COMM_COLL_NODE}
+    assert len(messages) == 4
+    assert messages <= set(nodes[-1].data_deps)
 
 
 def test_a_process_set_is_a_process_group() -> None:

@@ -49,6 +49,12 @@ def costs(**start_seconds: float) -> SamplesByKnobs:
     return SamplesByKnobs(found, [], None, None)
 
 
+def test_settings_that_are_zero_do_not_differ_from_themselves() -> None:
+    none = Settings(HorovodSettings(cycle_seconds=0.0, fusion_bytes=0))
+    assert not none.is_distinct_from(none)
+    assert none.is_distinct_from(Settings(HorovodSettings(cycle_seconds=0.001, fusion_bytes=0)))
+
+
 def burst_of_gradients() -> Job:
     """All tensors are ready at once, so the threshold alone decides how many messages there are."""
     return make_job(np.full((2, 3, 40), 0.02), [200 * KIB] * 40)

@@ -314,9 +314,9 @@ def test_a_full_disk_keeps_existing_checkpoints(
     train = (*EDSR, "--checkpoint-dir", small, "--checkpoint-keep", 100, "--resume", "auto", "--steps", 200)
     done = hvscale(*train)
     assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"hvscale: cannot write the checkpoint {small}/step-"), done.stderr
-    assert last.endswith(": No space left on device. Choose another folder with --checkpoint-dir, or make room")
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith(f"hvscale: cannot write the checkpoint {small}/step-"), done.stderr
+    assert message.endswith(": No space left on device. Choose another folder with --checkpoint-dir, or make room")
     assert "Traceback" not in done.stderr
     assert not list(small.glob(".*"))
     newest = max(int(file.stem.split("-")[1]) for file in small.iterdir())

@@ -4,11 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
+from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.samples import run_samples
+from hvscale.prediction.predict import MeasuredRun, measured_by_np
 from hvscale.profiling.analyze.steps import read_step_log
 from tests.conftest import Run, run_hvscale, write_program
 
@@ -64,12 +67,39 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
     assert "prediction" in page
 
 
+def test_rows_of_runs_are_of_the_same_job_and_place(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    """A replay of another recording only says what messages cost."""
+    other = shutil.copytree(runs[1], tmp_path / "other")
+    record = json.loads((other / "run.json").read_text())
+    record["command"] = ["hvscale", "replay", "another-job"]
+    (other / "run.json").write_text(json.dumps(record))
+    done = hvscale("predict", runs[0], other, "--np", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert [(row.np, row.source) for row in document.rows] == [(8, "predicted")]
+    assert (document.measured_np, document.checks) == ([3], [])
+    assert "other: another job than job; only what its messages cost is used" in document.warnings
+    done = hvscale("predict", *runs, "--np", "8", "--ranks-per-node", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [row["np"] for row in json.loads(done.stdout)["rows"]] == [8]
+
+
+def test_steps_of_several_runs_count_together_and_trainings_before_replays() -> None:
+    def run(np_: int, *seconds: float, is_replay: bool = False) -> MeasuredRun:
+        return MeasuredRun(np_, 1, 2, np.array(seconds), is_replay, HorovodSettings(), None)
+
+    replays = [run(2, 9.0, is_replay=True), run(4, 5.0, is_replay=True), run(4, 6.0, 7.0, is_replay=True)]
+    found = measured_by_np([replays[0], run(2, 1.0), *replays[1:], run(2, 2.0)])
+    assert {np_: one.seconds.tolist() for np_, one in found.items()} == {2: [1.0, 2.0], 4: [5.0, 6.0, 7.0]}
+
+
 def test_messages_of_the_first_step_do_not_count(runs: list[Path]) -> None:
     replay = RunFolder.open(runs[1])
     samples, steps = run_samples(replay), read_step_log(replay)
     assert samples is not None
     assert steps is not None
     assert samples.bytes.sum() == (len(steps.seconds) - 1) * GRADIENT_BYTES
+    assert samples.total_steps == len(steps.seconds) - 1
 
 
 def test_settings_change_the_prediction(hvscale: Run, runs: list[Path]) -> None:
@@ -154,6 +184,12 @@ def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, 
         (["--np", "8", "--set", "allreduce_algorithm=ring"], "no run was measured with it, but with"),
         (["--np", "8", "--link", "1gbit"], "no run was measured on a limited link; measure one with"),
         (["--np", "8", "--link", "fast"], "--link fast: not a rate"),
+        (["--np", "8", "--network", "infiniband-edr-mpi", "--cores", "2"], "--cores changes measured costs"),
+        (["--np", "8", "--network", "infiniband-edr-mpi", "--from-table", "x"], "--from-table changes measured costs"),
+        (
+            ["--np", "8", "--network", "infiniband-edr-mpi", "--set", "allreduce_algorithm=ring"],
+            "--set allreduce_algorithm chooses among measured messages",
+        ),
         (["--np", "8", "--run", "."], "it exists; name a new folder"),
     ],
 )
@@ -197,3 +233,4 @@ def test_a_documented_network_needs_no_measurement(hvscale: Run, runs: list[Path
     document = PredictionDocument.model_validate_json(done.stdout)
     assert [(row.np, row.source) for row in document.rows] == [(4, "documented"), (4096, "documented")]
     assert "documented, not measured" in document.warnings[0]
+    assert document.measured_np == []

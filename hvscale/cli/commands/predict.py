@@ -92,8 +92,9 @@ def predict(
     from hvscale.prediction.save import new_folder, save, write_rows
     from hvscale.prediction.tables import checks_table, prediction_table, why_table
 
-    if network is not None and link is not None:
-        raise RequestError("--link changes measured costs, and --network replaces them: give one of them")
+    for option, value in (("--link", link), ("--cores", cores), ("--from-table", from_table)):
+        if network is not None and value is not None:
+            raise RequestError(f"{option} changes measured costs, and --network replaces them: give one of them")
     request = PredictionRequest(
         np=parse_ranks(np),
         set=tuple(set_ or ()),

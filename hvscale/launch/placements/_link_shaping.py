@@ -20,13 +20,18 @@ def bits_per_second(rate: str) -> float:
     return bits
 
 
+def burst_bytes(bytes_per_second: float) -> int:
+    """How much may pass at once after a link of this rate has rested."""
+    return max(SMALLEST_BURST_BYTES, int(bytes_per_second * BURST_SECONDS))
+
+
 def shaping_command(interface: str, rate: str) -> list[str]:
     """The `tc` command that limits what leaves through `interface` to `rate`.
 
     It uses a token bucket, because not every kernel has netem.
     """
     bits = bits_per_second(rate)
-    burst = max(SMALLEST_BURST_BYTES, int(bits / 8 * BURST_SECONDS))
+    burst = burst_bytes(bits / 8)
     return [
         *("tc", "qdisc", "replace", "dev", interface, "root", "tbf"),
         *("rate", f"{bits:.0f}bit", "burst", f"{burst}b", "latency", LONGEST_QUEUE),

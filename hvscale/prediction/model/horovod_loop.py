@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 # Horovod rounds the fusion threshold up to a multiple of this (common.h).
 ATOMIC_UNIT = 64
 DOUBLES = 8
+SHORTEST_PERIOD = 1e-6  # seconds of a cycle without a cycle time or an agreement
 WARM_UP = 2  # steps until the loop's phase no longer depends on the start
 
 
@@ -235,7 +236,7 @@ class Loop:
         # The loops of two ranks sleep at different times: one looks at its queue earlier than the
         # last one to arrive, by up to a cycle.
         seen = enqueued + self.cycle * generator.random(len(enqueued))[:, None]
-        period = np.maximum(self.cycle, self.agreement)
+        period = max(self.cycle, self.agreement, SHORTEST_PERIOD)
         queue = Queue(seen)
         while queue.active.any():
             active = queue.active

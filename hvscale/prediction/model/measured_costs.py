@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from hvscale.core.errors import RequestError
-from hvscale.core.units import KIB
+from hvscale.launch.placements._link_shaping import burst_bytes
 from hvscale.prediction.model.costs import Burst
 from hvscale.prediction.model.samples import Samples
 
@@ -164,7 +164,7 @@ class MeasuredCosts:
             raise RequestError("the runs were measured without a limited link")
         scale = self.burst.bytes_per_second / bytes_per_second
         formula = replace(self.formula, seconds_per_byte=self.formula.seconds_per_byte * scale)
-        return replace(self, formula=formula, burst=Burst(self.burst.bytes, bytes_per_second))
+        return replace(self, formula=formula, burst=Burst(burst_bytes(bytes_per_second), bytes_per_second))
 
     def perturbed(self, chains: int, seed: int = 3) -> "MeasuredCosts":
         """Parameters drawn from the fit's posterior: (chains,) each."""
@@ -226,7 +226,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
             )
     messages = [run for run in messages if is_like_more_ranks(run)] or messages
     rate = messages[0].bytes_per_second
-    burst = Burst(256.0 * KIB, rate) if rate is not None else None
+    burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
     if all(run.round_robin for run in messages):
         prior = prior._replace(

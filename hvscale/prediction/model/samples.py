@@ -61,6 +61,8 @@ class Samples:
     before_seconds: Floats | None = None
     total_seconds: float = 0.0
     """Of all messages of the run, of which `seconds` are a sample."""
+    total_steps: int | None = None
+    """The steps that `total_seconds` covers; None: all of the run."""
     from_training: bool = False
     """The ranks computed while these messages moved."""
     over_nccl: bool = False
@@ -115,6 +117,7 @@ def run_samples(run: RunFolder) -> Samples | None:
         name=run.path.name,
         before_seconds=None if before is None else np.maximum(before[is_data][chosen], 0),
         total_seconds=float(seconds[is_data].sum()),
+        total_steps=steps_after_setup(recording.steps),
         from_training=not is_replay(record),
     )
 
@@ -126,9 +129,9 @@ def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples 
     """
     end, durations, sizes = _nccl_allreduces(events, record.np)
     mpi = SOURCES.get("hvprof").read(run, (), None)
-    agreements, setup = np.empty(0), 0
+    agreements, setup, steps = np.empty(0), 0, None
     if mpi is not None and len(mpi_events := mpi.load()):
-        setup = after_setup(mpi.steps)
+        setup, steps = after_setup(mpi.steps), steps_after_setup(mpi.steps)
         start, returned, _, is_small = _collectives(mpi_events, record.np)
         agreements = (returned - start)[is_small & (start >= setup)] / 1e9
     counts = (end - durations >= setup) & (sizes > 0)
@@ -145,6 +148,7 @@ def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples 
         agreements=agreements,
         name=run.path.name,
         total_seconds=float(seconds.sum()),
+        total_steps=steps,
         from_training=not is_replay(record),
         over_nccl=True,
     )
@@ -195,6 +199,11 @@ def after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int:
     """The moment at which the last rank is through with its first steps, in ns; 0 if unknown."""
     marks = [int(marks[SETUP_STEPS]) for marks in steps.values() if len(marks) > SETUP_STEPS]
     return max(marks, default=0)
+
+
+def steps_after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int | None:
+    """The steps that begin from that moment on, of the rank that marked most; None if unknown."""
+    return max((len(marks) - SETUP_STEPS for marks in steps.values() if len(marks) > SETUP_STEPS), default=None)
 
 
 def is_replay(record: RunRecord) -> bool:

@@ -126,7 +126,8 @@ def recorded_computing(run: RunFolder) -> RecordedComputing | None:
     if samples is None:
         return None
     ready, after = computation(gradients)
-    messages = samples.total_seconds / max(len(one.recording.steps) for one in gradients.ranks)
+    steps = samples.total_steps or max(len(one.recording.steps) for one in gradients.ranks)
+    messages = samples.total_seconds / steps
     # The rank that computes longest waits for messages only.
     exposed = float(gradients.blocked.min(axis=0).mean())
     return RecordedComputing(float((ready.max(axis=2) + after).mean()), max(0.0, messages - exposed))

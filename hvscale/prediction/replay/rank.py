@@ -211,7 +211,7 @@ class Rank:
 
         Return its end, and the seconds inside synchronize().
         """
-        handles: deque[tuple[int, int]] = deque()
+        handles: deque[int] = deque()
         exposed, step_start = 0.0, begin
         if self.gpu is not None:
             self.gpu.mark(STEP_START)
@@ -221,7 +221,7 @@ class Rank:
                 if self.gpu is None and action.computed is not None:
                     # The recorded host enqueued ahead of its GPU; host memory is sent at once.
                     moment = max(moment, step_start + action.computed)
-                handles.append((self.enqueue_at(moment, action), len(action.tensors)))
+                handles.append(self.enqueue_at(moment, action))
                 continue
             self.computation.until(begin + action.seconds)
             start = time.perf_counter()
@@ -238,19 +238,17 @@ class Rank:
         self.computation.until(end)
         if handles:
             # Horovod refuses a tensor that is still under way under its name.
-            self.synchronize(handles, len(self.tensors))
+            self.synchronize(handles, len(handles))
             end = time.perf_counter()
         return end, exposed
 
-    def synchronize(self, handles: deque[tuple[int, int]], tensors: int) -> float:
-        """Wait for the oldest handles, of so many tensors; return the seconds inside the calls."""
+    def synchronize(self, handles: deque[int], count: int) -> float:
+        """Wait for the `count` oldest handles; return the seconds inside the calls."""
         blocked = 0.0
-        while handles and tensors > 0:
-            handle, count = handles.popleft()
+        for _ in range(min(count, len(handles))):
             start = time.perf_counter()
-            self.hvd.synchronize(handle)
+            self.hvd.synchronize(handles.popleft())
             blocked += time.perf_counter() - start
-            tensors -= count
         return blocked
 
     def enqueue_at(self, moment: float, action: Enqueue) -> int:

@@ -31,7 +31,10 @@ class Enqueue(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Compute until so many seconds after the last wait; then wait for the oldest tensors."""
+    """Compute until so many seconds after the last wait; then wait for the oldest handles.
+
+    A tensor has a handle, or all tensors of a group have one.
+    """
 
     seconds: float
     handles: int

@@ -62,6 +62,11 @@ def plan_proof(
     runs that cannot answer the request, and for settings that the job's libraries do not support.
     """
     job = read_job(runs[0])
+    if job.basis is not None:
+        raise RequestError(
+            f"{runs[0].path} recorded messages that Horovod had fused already, which no replay can fuse otherwise: record "
+            "its gradients with `hvscale profile --gradients`"
+        )
     options = with_np(request, job)
     recording, np_ = runs[0].path.absolute(), options.np
     replay = ["hvscale", "replay", str(recording), "--steps", str(request.steps)]
@@ -76,7 +81,7 @@ def plan_proof(
     model = Model(job, costs, request.predict_np, shared)
     found, refined = search(model, points)
     in_proof = Model(job.replayed(np_, request.steps), costs, np_, costs.cores)
-    error = model_error(job, recorded, costs)
+    error = model_error(job, runs[0], recorded, costs)
     chosen = propose(refined, recorded, in_proof, MOST_CANDIDATES, error)
     names = {RECORDED: recorded, **{f"candidate-{number}": one for number, one in enumerate(chosen, 1)}}
     candidates = predicted(names, model, in_proof, error, request.fixed, costs.measured_np[-1])

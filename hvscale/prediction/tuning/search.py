@@ -29,6 +29,7 @@ from hvscale.prediction.predict import (
     leave_one_out,
     measured_run,
     predicted_row,
+    runs_job,
     shared_cores,
 )
 
@@ -63,7 +64,9 @@ class Settings:
             (self.horovod.fusion_bytes, other.horovod.fusion_bytes),
             (self.horovod.cycle_seconds, other.horovod.cycle_seconds),
         )
-        return self.library != other.library or any(max(pair) >= DISTINCT * min(pair) for pair in pairs)
+        return self.library != other.library or any(
+            max(pair) > min(pair) and max(pair) >= DISTINCT * min(pair) for pair in pairs
+        )
 
 
 def size_text(size: int) -> str:
@@ -265,13 +268,15 @@ def predicted_gain(simulation: Simulation, baseline: Simulation) -> Estimate:
     return Estimate(mean=float(ratios.mean()), low=float(low), high=float(high))
 
 
-def model_error(job: Job, recorded: Settings, costs: SamplesByKnobs) -> float:
+def model_error(job: Job, recording: RunFolder, recorded: Settings, costs: SamplesByKnobs) -> float:
     """The largest error when each measured np is predicted from the others; at least 2 %."""
     samples = costs.samples[recorded.library]
     measured = [
         found
         for run, one in costs.runs
-        if knobs_of(run) == recorded.library and (found := measured_run(run, job, one)) is not None
+        if runs_job(run, recording)
+        and knobs_of(run) == recorded.library
+        and (found := measured_run(run, job, one)) is not None
     ]
     checks = leave_one_out(
         Computing(job), samples, measured, costs.fit(recorded.library, costs.cores).formula.algorithm

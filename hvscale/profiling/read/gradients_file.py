@@ -72,7 +72,9 @@ class GradientStep:
     positions: Int64
     """(m,): how many enqueues precede each wait."""
     handles: Int64
-    """(m,): how many tensors each wait waits for, the oldest first."""
+    """(m,): how many calls of `synchronize()` each wait is, for a tensor or a group each, the oldest
+    first.
+    """
     begins: NDArray[np.float64]
     ends: NDArray[np.float64]
     blocked: NDArray[np.float64]

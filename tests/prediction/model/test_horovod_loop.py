@@ -27,6 +27,13 @@ def test_one_rank_never_waits() -> None:
     assert len(found.traffic.bytes) == 0
 
 
+def test_a_loop_without_a_cycle_time_and_without_agreements_ends() -> None:
+    job = regular_job([MB] * 5, interval=0.01)
+    found = run(job, SimpleCosts(agreement=0.0), cycle_seconds=0.0)
+    assert found.step == pytest.approx(0.061, abs=1e-5)  # the last tensor, and 1 MB on the wire
+    assert found.messages_per_step == 5
+
+
 def test_a_message_costs_what_the_network_takes() -> None:
     job = regular_job([10 * MB], interval=0.05)
     found = run(job, SimpleCosts(bytes_per_second=1e9))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hvscale.core.errors import RequestError
+from hvscale.launch.placements._link_shaping import burst_bytes
 from hvscale.prediction.model.costs import Burst
 from hvscale.prediction.model.measured_costs import ALGORITHMS, Formula, Handling, MeasuredCosts, factor
 
@@ -99,11 +100,11 @@ def test_factors_are_interpolated_by_the_logarithm_of_the_bytes() -> None:
 
 
 def test_a_faster_link_sends_bytes_in_less_time() -> None:
-    """Ten times as fast; the start and the copies stay, and so do the bytes that pass at once."""
+    """Ten times as fast; the start and the copies stay. The burst is that of such a link."""
     faster = COSTS.with_link(1e9)
     assert faster.formula.seconds_per_byte == pytest.approx(1e-9)
     assert replace(faster.formula, seconds_per_byte=1e-8) == FORMULA
-    assert faster.burst == Burst(5e5, 1e9)
+    assert faster.burst == Burst(burst_bytes(1e9), 1e9)
     assert replace(faster, formula=COSTS.formula, burst=COSTS.burst) == COSTS
 
 
