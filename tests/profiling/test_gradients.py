@@ -168,6 +168,14 @@ def test_a_job_needs_two_complete_steps(tmp_path: Path) -> None:
         read_job_gradients(job(tmp_path, one, one))
 
 
+def test_a_rank_whose_recording_has_no_step_left_is_not_used(tmp_path: Path) -> None:
+    cut = (header(rank=1) + tensor("a") + step(0, [0]) + step(1, [0]))[:-8]
+    found = read_job_gradients(job(tmp_path, WHOLE, cut))
+    assert ([rank.recording.header.rank for rank in found.ranks], found.size) == ([0], 2)
+    assert "are damaged" in found.warnings[0]
+    assert found.warnings[1] == "rank 1: no two whole steps in its recording, which is not used"
+
+
 def test_ranks_with_different_tensors_are_rejected(tmp_path: Path) -> None:
     def rank(number: int, name: str) -> bytes:
         return header(rank=number) + tensor(name) + b"".join(step(count, [0]) for count in range(4))

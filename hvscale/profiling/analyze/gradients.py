@@ -141,8 +141,6 @@ def read_job_gradients(run: RunFolder, ranks: Collection[int] | None = None) -> 
     """
     found, warnings = _recordings(run, ranks)
     usual = Counter(tensors for one in found for tensors in one.sets.values()).most_common(1)
-    if not usual:
-        raise RequestError(f"{run.path}: no rank recorded two whole steps: the job must train for at least three steps")
     numbers = [{number for number, tensors in one.sets.items() if tensors == usual[0][0]} for one in found]
     common = set.intersection(*numbers)
     if not common:
@@ -166,7 +164,7 @@ def _recordings(run: RunFolder, ranks: Collection[int] | None) -> tuple[list[_Re
             "and a program that uses horovod.torch on two or more ranks"
         )
     found: dict[int, _Read] = {}
-    warnings = []
+    warnings, unused = [], []
     known_sets: dict[frozenset[GradientTensor], frozenset[GradientTensor]] = {}
     for path in paths:
         try:
@@ -176,12 +174,19 @@ def _recordings(run: RunFolder, ranks: Collection[int] | None) -> tuple[list[_Re
             continue
         warnings += [one.warning] if one.warning else []
         rank, sets = one.header.rank, _tensor_sets(one, known_sets)
+        if not sets:
+            unused.append(rank)
+            continue
         if rank in found and len(sets) <= len(found[rank].sets):
             continue
         is_kept = ranks is None or rank in ranks or rank <= min(found, default=rank)
         found[rank] = _Read(one if is_kept else replace(one, tensors=[], steps=[]), sets, is_kept)
+    if not found and unused:
+        raise RequestError(f"{run.path}: no rank recorded two whole steps: the job must train for at least three steps")
     if not found:
         raise RequestError(warnings[0])
+    if lost := sorted({*unused}.difference(found)):
+        warnings.append(f"rank {', '.join(map(str, lost))}: no two whole steps in its recording, which is not used")
     sizes = {one.recording.header.size for one in found.values()}
     if len(sizes) > 1:
         raise RequestError(

@@ -72,9 +72,7 @@ class GradientStep:
     positions: Int64
     """(m,): how many enqueues precede each wait."""
     handles: Int64
-    """(m,): how many calls of `synchronize()` each wait is, for a tensor or a group each, the oldest
-    first.
-    """
+    """(m,): for how many tensors or groups each wait calls `synchronize()`, the oldest first."""
     begins: NDArray[np.float64]
     ends: NDArray[np.float64]
     blocked: NDArray[np.float64]
