@@ -5,6 +5,7 @@ import importlib
 import io
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from typer.main import get_command
 from hvscale.cli.app import simplify_help
 from hvscale.cli.console import print_error, print_last_lines
 from hvscale.cli.interrupts import repeat_lost_interrupts
-from hvscale.core.errors import HvscaleError, RankFailedError
+from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 
 # The panels of --help, and the commands of each, in the order shown.
 PANELS = {
@@ -94,6 +95,14 @@ def usage_message(error: typer.TyperException) -> str:
     return f"{max(param.opts, key=len)} {value}: {text}"
 
 
+def has_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def main() -> None:
     """The console script: every expected failure is one line on stderr and an exit status."""
     # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
@@ -111,6 +120,10 @@ def main() -> None:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
+    except FileNotFoundError:
+        if has_working_folder():
+            raise
+        status = print_error("the working folder was deleted: change to another folder", RequestError.exit_status)
     # Python collects garbage among all modules once more at its end, which takes a tenth of a
     # start. Not with Triton, which torch.compile uses: it reports objects that are not collected as
     # leaks.

@@ -19,16 +19,17 @@ from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, default_run_path
-from hvscale.launch import environment, flavours
+from hvscale.launch import environment, flavours, placements
 from hvscale.launch.cleanup import leftovers
 from hvscale.launch.containers import engine, mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
-from hvscale.launch.mpi import build_record, mpi_library
+from hvscale.launch.mpi import build_record, mpi_library, reported_library
 from hvscale.launch.mpi.probe import has_large_counts
-from hvscale.launch.placements import _slurm_job
+from hvscale.launch.placement_options import PlacementOptions
+from hvscale.launch.placements import _slurm_job, ssh
 from hvscale.launch.rank_side import remote_start
-from hvscale.launch.supervision import init_marker, programs
+from hvscale.launch.supervision import init_marker, outcome, programs
 from hvscale.launch.supervision.interrupts import InterruptedWaitError
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
@@ -439,3 +440,42 @@ def test_leftovers_of_docker_and_of_podmans_service_are_searched(
     assert leftovers.runs_with_containers() == []
     with pytest.raises(RequestError, match=f"does not answer at {engine.address()}") if is_used else nullcontext():
         assert list(leftovers.docker_leftovers(remove=False, keep=())) == []
+
+
+def test_a_hostfile_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(b"a\xff:4\n")
+    with pytest.raises(RequestError, match="hosts: not a text file in UTF-8"):
+        ssh.parse_hosts(PlacementOptions(hostfile=tmp_path / "hosts"))
+
+
+def test_invalid_variables_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVSCALE_SSH", 'ssh "')
+    with pytest.raises(RequestError, match='HVSCALE_SSH=ssh ": No closing quotation'):
+        ssh.ssh_words()
+    monkeypatch.setenv("DOCKER_HOST", "tcp://::")
+    with pytest.raises(RequestError, match="set DOCKER_HOST to its address"), engine.connection():
+        pass
+
+
+@pytest.mark.parametrize("missing", ["SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE"])
+def test_an_allocation_without_its_variables_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in (("ID", "5"), ("NODELIST", "n1"), ("CPUS_PER_NODE", "2")):
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    monkeypatch.delenv("SLURM_TASKS_PER_NODE", raising=False)
+    placements.get(PlacementOptions(placement="slurm"), 2)
+    monkeypatch.delenv(missing)
+    with pytest.raises(RequestError, match=f"SLURM_JOB_ID is set, but {missing} is not"):
+        placements.get(PlacementOptions(placement="slurm"), 2)
+
+
+def test_signals_without_a_name_have_a_number() -> None:
+    assert outcome.describe_exit(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert outcome.describe_exit(-35) == "was killed by signal 35"
+
+
+def test_a_run_folder_that_its_command_removed_has_no_reports(tmp_path: Path) -> None:
+    assert reported_library.LibraryReports(tmp_path / "removed", 1).new(ended=True) is None

@@ -59,7 +59,7 @@ def connection() -> Iterator[Any]:
 
     try:
         with_daemon = docker.DockerClient(base_url=address(), version="auto", timeout=programs.answer_seconds())
-    except docker.errors.DockerException as error:
+    except (docker.errors.DockerException, ValueError) as error:  # ValueError: an invalid DOCKER_HOST
         raise RequestError(connection_error(error)) from error
     try:
         yield with_daemon

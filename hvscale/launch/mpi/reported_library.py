@@ -5,6 +5,7 @@ import re
 import stat
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 from hvscale.core.errors import UntrustedError
@@ -47,8 +48,11 @@ class LibraryReports:
         return read_reports(self.run, found, self.requested)
 
     def _files(self) -> dict[str, int]:
-        """The rank of each report, by file name."""
-        matches = map(REPORT.fullmatch, sorted(path.name for path in folder(self.run).iterdir()))
+        """The rank of each report, by file name; none if the command has removed the folder."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = sorted(path.name for path in folder(self.run).iterdir())
+        matches = map(REPORT.fullmatch, names)
         return {match[0]: int(match[1]) for match in matches if match and int(match[1]) < self.np}
 
 

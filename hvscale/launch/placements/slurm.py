@@ -56,6 +56,7 @@ class Slurm(Placement):
                 "--placement slurm: not inside an allocation; start it in one (`salloc -n N`), "
                 "submit it with --submit, or write a job script with --sbatch FILE"
             )
+        variable("SLURM_JOB_NODELIST")
         if sum(tasks_per_node()) < np:
             raise RequestError(
                 f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: request more (`-n {np}`), or use fewer ranks"
@@ -64,7 +65,7 @@ class Slurm(Placement):
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         job = os.environ["SLURM_JOB_ID"]
-        names = call(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]).split()
+        names = call(["scontrol", "show", "hostnames", variable("SLURM_JOB_NODELIST")]).split()
         left, slots = request.np, []
         for tasks in tasks_per_node():
             slots.append(min(tasks, left))
@@ -112,9 +113,18 @@ class Slurm(Placement):
         return Nodes(nodes, on_this_machine=False, lost=lost)
 
 
+def variable(name: str) -> str:
+    """A variable that Slurm sets in each allocation. Raises RequestError without it."""
+    if name not in os.environ:
+        raise RequestError(
+            f"--placement slurm: SLURM_JOB_ID is set, but {name} is not: start it in an allocation (`salloc -n N`)"
+        )
+    return os.environ[name]
+
+
 def tasks_per_node() -> list[int]:
     """The number of ranks that each node of the allocation can take, in Slurm's order."""
-    text = os.environ.get("SLURM_TASKS_PER_NODE") or os.environ["SLURM_JOB_CPUS_PER_NODE"]
+    text = os.environ.get("SLURM_TASKS_PER_NODE") or variable("SLURM_JOB_CPUS_PER_NODE")
     return [int(tasks) for tasks, times in TASKS.findall(text) for _ in range(int(times or 1))]
 
 

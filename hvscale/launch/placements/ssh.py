@@ -132,6 +132,8 @@ def parse_hosts(options: PlacementOptions) -> list[tuple[str, int]]:
             text = options.hostfile.read_text()
         except OSError as error:
             raise RequestError(f"--hostfile {options.hostfile}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise RequestError(f"--hostfile {options.hostfile}: not a text file in UTF-8") from error
         lines = [line.partition("#")[0].strip() for line in text.splitlines()]
         matches = [(line, HOSTFILE_LINE.fullmatch(line)) for line in lines if line]
         what = f"--hostfile {options.hostfile}"
@@ -160,8 +162,15 @@ def fill_hosts(hosts: list[tuple[str, int]], np: int) -> list[tuple[str, int]]:
 
 
 def ssh_words() -> list[str]:
-    """The ssh command; HVSCALE_SSH replaces it or adds options, as GIT_SSH_COMMAND does for git."""
-    return shlex.split(os.environ.get("HVSCALE_SSH", "ssh")) or ["ssh"]
+    """The ssh command; HVSCALE_SSH replaces it or adds options, as GIT_SSH_COMMAND does for git.
+
+    Raises RequestError if its quotes are not closed.
+    """
+    text = os.environ.get("HVSCALE_SSH", "ssh")
+    try:
+        return shlex.split(text) or ["ssh"]
+    except ValueError as error:
+        raise RequestError(f"HVSCALE_SSH={text}: {error}; write it as in a shell, or unset it") from error
 
 
 def agent(host: str) -> tuple[str, ...]:

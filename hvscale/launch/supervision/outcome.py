@@ -179,4 +179,12 @@ def find_lost_nodes(job: Job, some_are_silent: bool) -> dict[str, str]:
 
 def describe_exit(status: int) -> str:
     """An exit status in words; negative is the signal that killed the process, as in subprocess."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
