@@ -16,15 +16,15 @@ class Loss(BaseModel):
     The parts add up to the step's time without the computation of the average rank.
     """
 
-    agreement: float
+    agreement_seconds: float
     """Ranks agree on which tensors are ready on all of them, and on the cycle's end."""
-    slowest_rank: float
+    slowest_rank_seconds: float
     """A rank waits for the slowest rank's computation."""
-    wire: float
+    wire_seconds: float
     """Messages that no computation hides."""
-    copies: float
+    copies_seconds: float
     """Tensors are copied into the fusion buffer and out of it, and nothing hides it."""
-    slowed_computing: float = 0.0
+    slowed_computing_seconds: float = 0.0
     """The average rank computes longer while messages move."""
 
 
@@ -75,13 +75,13 @@ class Check(BaseModel):
 
 
 class TimedMessage(BaseModel):
-    """A fused message in the timeline of a step: seconds after the step's start.
+    """A fused message in the timeline of a step, whose start is 0.
 
     `tensors`: 0 if their number is unknown.
     """
 
-    start: float
-    end: float
+    start_seconds: float
+    end_seconds: float
     bytes: int
     tensors: int
 
@@ -89,16 +89,16 @@ class TimedMessage(BaseModel):
 class StepTimeline(BaseModel):
     """One step, from the last result of the step before.
 
-    `ready`: when the slowest rank enqueues each tensor, ascending; empty if unknown. `agreements`:
-    start and end of each agreement that a message follows.
+    `ready_seconds`: when the slowest rank enqueues each tensor, ascending; empty if unknown.
+    `agreement_seconds`: start and end of each agreement that a message follows.
     """
 
     np: int
     source: Source
     step_seconds: float
-    ready: list[float]
+    ready_seconds: list[float]
     messages: list[TimedMessage]
-    agreements: list[tuple[float, float]] = []
+    agreement_seconds: list[tuple[float, float]] = []
 
 
 class PredictionDocument(VersionedDocument):

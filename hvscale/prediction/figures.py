@@ -258,7 +258,7 @@ def timeline(timelines: Sequence[StepTimeline]) -> go.Figure:
         trace.showlegend = trace.name not in named
         named.add(trace.name)
     style_bars(figure, "ms", 120 + LANE_PIXELS * len(lanes))
-    longest = max(max([step.step_seconds, *(message.end for message in step.messages)]) for step in timelines)
+    longest = max(max([step.step_seconds, *(message.end_seconds for message in step.messages)]) for step in timelines)
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True, hovermode="closest")
     figure.update_layout(uniformtext={"mode": "hide", "minsize": 10})
     figure.update_xaxes(range=[0, 1020 * longest])
@@ -272,7 +272,7 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
     gradients, agreements, messages = (
         f"{name}, np {step.np}<br>{what}" for what in ("gradients", "agreement", "messages")
     )
-    lanes = [*([gradients] if step.ready else []), *([agreements] if step.agreements else []), messages]
+    lanes = [*([gradients] if step.ready_seconds else []), *([agreements] if step.agreement_seconds else []), messages]
     figure.add_bar(
         name="step",
         y=lanes,
@@ -280,35 +280,40 @@ def _add_step(figure: go.Figure, step: StepTimeline) -> list[str]:
         hoverinfo="skip",  # it would hide the messages in front of it
         **_bar_look(RULE, RULE, width=0.9),
     )
-    if step.ready:
+    if step.ready_seconds:
         figure.add_scatter(
             name="gradient enqueued",
-            x=[1000 * moment for moment in step.ready],
-            y=[gradients] * len(step.ready),
+            x=[1000 * moment for moment in step.ready_seconds],
+            y=[gradients] * len(step.ready_seconds),
             mode="markers",
             marker={"symbol": "line-ns", "size": 16, "line": {"color": ORANGE, "width": 1.2}},
-            customdata=list(range(1, len(step.ready) + 1)),
-            hovertemplate=f"gradient %{{customdata}} of {len(step.ready)}<br>ready at %{{x:.3f}} ms<extra></extra>",
+            customdata=list(range(1, len(step.ready_seconds) + 1)),
+            hovertemplate=f"gradient %{{customdata}} of {len(step.ready_seconds)}<br>ready at %{{x:.3f}} ms<extra></extra>",
             legendgroup="gradients",
         )
-    if step.agreements:
+    if step.agreement_seconds:
         figure.add_bar(
             name="agreement",
-            y=[agreements] * len(step.agreements),
-            base=[1000 * start for start, _ in step.agreements],
-            x=[1000 * (end - start) for start, end in step.agreements],
-            customdata=[human_seconds(end - start) for start, end in step.agreements],
+            y=[agreements] * len(step.agreement_seconds),
+            base=[1000 * start for start, _ in step.agreement_seconds],
+            x=[1000 * (end - start) for start, end in step.agreement_seconds],
+            customdata=[human_seconds(end - start) for start, end in step.agreement_seconds],
             hovertemplate="agreement: %{customdata} from %{base:.3f} ms<extra></extra>",
             **_bar_look(GREEN, GREEN),
         )
     figure.add_bar(
         name="message",
         y=[messages] * len(step.messages),
-        base=[1000 * message.start for message in step.messages],
-        x=[1000 * (message.end - message.start) for message in step.messages],
+        base=[1000 * message.start_seconds for message in step.messages],
+        x=[1000 * (message.end_seconds - message.start_seconds) for message in step.messages],
         text=[human_bytes(message.bytes) for message in step.messages],
         customdata=[
-            (human_bytes(message.bytes), _tensors(message), human_seconds(message.end - message.start), place)
+            (
+                human_bytes(message.bytes),
+                _tensors(message),
+                human_seconds(message.end_seconds - message.start_seconds),
+                place,
+            )
             for place, message in enumerate(step.messages, 1)
         ],
         hovertemplate=f"message %{{customdata[3]}} of {len(step.messages)}: %{{customdata[0]}}"

@@ -17,11 +17,11 @@ from hvscale.report.page import render_page
 from hvscale.report.tables import TableModel
 
 LOSS_WORDS = {
-    "agreement": "agreeing on which gradients are ready",
-    "slowest_rank": "waiting for the slowest rank",
-    "wire": "moving messages that no computation hides",
-    "copies": "copying into and out of the fusion buffer",
-    "slowed_computing": "computing more slowly while messages move",
+    "agreement_seconds": "agreeing on which gradients are ready",
+    "slowest_rank_seconds": "waiting for the slowest rank",
+    "wire_seconds": "moving messages that no computation hides",
+    "copies_seconds": "copying into and out of the fusion buffer",
+    "slowed_computing_seconds": "computing more slowly while messages move",
 }
 CHARTS = {
     "throughput": (

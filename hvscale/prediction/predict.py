@@ -363,11 +363,11 @@ def predicted_row(
         exposed_seconds_low=max(0.0, exposed + low - step),
         exposed_seconds_high=exposed + high - step,
         loss=Loss(
-            agreement=float(simulation.agreement.mean()),
-            slowest_rank=max(0.0, slowest),
-            wire=float(simulation.wire.mean()),
-            copies=float(simulation.copies.mean()),
-            slowed_computing=slowed_seconds,
+            agreement_seconds=float(simulation.agreement.mean()),
+            slowest_rank_seconds=max(0.0, slowest),
+            wire_seconds=float(simulation.wire.mean()),
+            copies_seconds=float(simulation.copies.mean()),
+            slowed_computing_seconds=slowed_seconds,
         ),
         messages=message_sizes(simulation),
     )

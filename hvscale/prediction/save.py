@@ -63,5 +63,5 @@ class CsvRow(PredictedRow):
 
     @classmethod
     def of(cls, row: PredictedRow) -> "CsvRow":
-        parts = {} if row.loss is None else {f"{name}_seconds": value for name, value in row.loss.model_dump().items()}
+        parts = {} if row.loss is None else row.loss.model_dump()
         return cls(**{**row.model_dump(exclude={"loss", "messages"}), **parts})

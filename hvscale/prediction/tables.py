@@ -9,11 +9,11 @@ from hvscale.report.tables import TableModel
 from hvscale.studies.run_report.compare_tables import human_calls
 
 LOSS_NAMES: dict[str, str] = {
-    "agreement": "agreement",
-    "slowest_rank": "slowest rank",
-    "wire": "wire",
-    "copies": "copies",
-    "slowed_computing": "slowed",
+    "agreement_seconds": "agreement",
+    "slowest_rank_seconds": "slowest rank",
+    "wire_seconds": "wire",
+    "copies_seconds": "copies",
+    "slowed_computing_seconds": "slowed",
 }
 EXTRAPOLATED = "extrapolated"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

@@ -18,12 +18,12 @@ def predicted_timeline(simulation: Simulation, np_: int, source: Source) -> Step
         np=np_,
         source=source,
         step_seconds=float(simulation.step[0, -1]),
-        ready=line.ready.tolist(),
+        ready_seconds=line.ready.tolist(),
         messages=[
-            TimedMessage(start=start, end=end, bytes=int(size), tensors=tensors)
+            TimedMessage(start_seconds=start, end_seconds=end, bytes=int(size), tensors=tensors)
             for start, end, size, tensors in line.messages
         ],
-        agreements=line.agreements,
+        agreement_seconds=line.agreements,
     )
 
 
@@ -59,14 +59,16 @@ def measured_timeline(run: RunFolder, source: Source) -> StepTimeline | None:
         np=profiled.record.np,
         source=source,
         step_seconds=(stop - begin) / 1e9,
-        ready=[],
+        ready_seconds=[],
         messages=[
-            TimedMessage(start=(int(a) - begin) / 1e9, end=(int(b) - begin) / 1e9, bytes=int(size), tensors=0)
+            TimedMessage(
+                start_seconds=(int(a) - begin) / 1e9, end_seconds=(int(b) - begin) / 1e9, bytes=int(size), tensors=0
+            )
             for a, b, size in zip(
                 start[inside & ~bitwise], end[inside & ~bitwise], sizes[inside & ~bitwise], strict=True
             )
         ],
-        agreements=[
+        agreement_seconds=[
             ((int(a) - begin) / 1e9, (int(b) - begin) / 1e9) for a, b in zip(start[useful], end[useful], strict=True)
         ],
     )

@@ -23,13 +23,18 @@ TENSORS = 60
 def loss_at(np: int) -> Loss:
     """The parts grow with np; a rank alone loses nothing."""
     steps = log2(np)
-    return Loss(agreement=0.0008 * steps, slowest_rank=0.0015 * steps, wire=0.012 * (1 - 1 / np), copies=0.0012)
+    return Loss(
+        agreement_seconds=0.0008 * steps,
+        slowest_rank_seconds=0.0015 * steps,
+        wire_seconds=0.012 * (1 - 1 / np),
+        copies_seconds=0.0012,
+    )
 
 
 def row_at(np: int, source: Source = "predicted", factor: float = 1.0, images: bool = True) -> PredictedRow:
     """A row whose step is `factor` times the modelled one; intervals widen beyond MEASURED."""
     loss = loss_at(np)
-    lost = loss.agreement + loss.slowest_rank + loss.wire + loss.copies
+    lost = loss.agreement_seconds + loss.slowest_rank_seconds + loss.wire_seconds + loss.copies_seconds
     step = factor * (COMPUTE + lost)
     width = 0.02 * (1 + log2(max(1, np / MEASURED)))
     low, high = step * (1 - width), step * (1 + width)
@@ -73,12 +78,12 @@ def step_of(source: Source, late: float = 0.0) -> StepTimeline:
         np=MEASURED,
         source=source,
         step_seconds=0.0945 + late,
-        ready=[] if is_recorded else [0.030 + 0.048 * number / (TENSORS - 1) for number in range(TENSORS)],
+        ready_seconds=[] if is_recorded else [0.030 + 0.048 * number / (TENSORS - 1) for number in range(TENSORS)],
         messages=[
-            TimedMessage(start=start, end=start + 0.002 + size / (4 << 30), bytes=size, tensors=tensors)
+            TimedMessage(start_seconds=start, end_seconds=start + 0.002 + size / (4 << 30), bytes=size, tensors=tensors)
             for start, size in zip(starts, sizes, strict=True)
         ],
-        agreements=[(start - 0.0012, start - 0.0002) for start in starts],
+        agreement_seconds=[(start - 0.0012, start - 0.0002) for start in starts],
     )
 
 

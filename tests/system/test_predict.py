@@ -165,9 +165,9 @@ def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, 
     assert row.loss is not None
     # So small a job may hide too few messages to show it.
     if document.lost_speed is None:
-        assert row.loss.slowed_computing == 0
+        assert row.loss.slowed_computing_seconds == 0
     else:
-        assert (row.loss.slowed_computing > 0) == (document.lost_speed > 0)
+        assert (row.loss.slowed_computing_seconds > 0) == (document.lost_speed > 0)
         assert document.compute_seconds == pytest.approx(
             row.step_seconds - sum(row.loss.model_dump().values()), rel=0.05
         )

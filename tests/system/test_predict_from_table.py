@@ -61,7 +61,7 @@ def test_costs_from_benchmarks(
     assert (rows[6].source, rows[6].extrapolation) == ("predicted", 2)
     assert sum(size.bytes for size in rows[6].messages) == pytest.approx(GRADIENT_BYTES)
     assert rows[6].loss is not None
-    assert rows[6].loss.wire > 0
+    assert rows[6].loss.wire_seconds > 0
     refused = hvscale(
         *("predict", job, *tables, "--np", 8, "--set", "allreduce_algorithm=ring", "--run", "other"),
     )
@@ -85,7 +85,7 @@ def test_a_job_over_gloo(hvscale: Run, record: Callable[[str], Path], bench: Cal
     rows = {row.np: row for row in document.rows}
     assert (rows[6].source, rows[6].extrapolation) == ("predicted", 2)
     assert rows[6].loss is not None
-    assert rows[6].loss.agreement > 0
+    assert rows[6].loss.agreement_seconds > 0
 
 
 def test_a_table_of_another_library_replaces_the_jobs_messages(

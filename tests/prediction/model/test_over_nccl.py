@@ -399,4 +399,4 @@ def test_a_job_over_nccl_is_predicted_from_its_own_run(hvscale: Run, tmp_path: P
     assert [timeline.source for timeline in document.timelines] == ["measured", "predicted"]
     for timeline in document.timelines:
         (message,) = timeline.messages
-        assert (message.start, message.end) == pytest.approx((0.062, 0.072), abs=1e-4)
+        assert (message.start_seconds, message.end_seconds) == pytest.approx((0.062, 0.072), abs=1e-4)
