@@ -9,7 +9,7 @@ from pathlib import Path
 from fault_classes import FAULTS, FaultClass
 from fault_classes._originals import BENCH, SCALE, TRAIN_SMALL, put_programs
 from fault_classes._try import Try
-from hvscale.core.errors import EXIT_DONE, EXIT_WRONG_REQUEST
+from hvscale.core.errors import EXIT_DONE, EXIT_UNTRUSTED, EXIT_WRONG_REQUEST
 from tests.system import services
 
 WRITERS: dict[str, tuple[tuple[object, ...], int, bool]] = {  # words, most KiB, whether a single process
@@ -58,7 +58,7 @@ def attempt(one: Try) -> None:
             one.require(state in ended, f"exit status {answer.status}, but run.json has the state {state}")
             one.run("runs", "small", "--json", statuses=(EXIT_DONE,)).document()
         if name == "profile" and (job / "run.json").exists():
-            one.run("breakdown", job, "--json", statuses=(EXIT_DONE, EXIT_WRONG_REQUEST))
+            one.run("breakdown", job, "--json", statuses=(EXIT_DONE, EXIT_UNTRUSTED, EXIT_WRONG_REQUEST))
 
 
 FAULTS.register("full-disk", FaultClass(attempt, tries=150, sample=3, why_not=why_not))

@@ -20,8 +20,11 @@ def breakdown(
     Example: `hvscale breakdown runs/20261121T001530Z-train --bins pow2`
     """
     from hvscale.core.run_folder import RunFolder
+    from hvscale.profiling.analyze.breakdown import require_complete
     from hvscale.profiling.analyze.explanation import explained_breakdown
 
+    folder = RunFolder.open(run)
     with progress_bar():
-        table = explained_breakdown(RunFolder.open(run), bins, explain)
+        table = explained_breakdown(folder, bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain)
+    require_complete(folder, table.incomplete)
