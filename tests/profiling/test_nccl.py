@@ -158,7 +158,7 @@ def test_a_full_ring_overwrites_the_oldest_records(harness: Path, make_run: Make
     assert (found.overwritten, len(found.records)) == (capacity, capacity)
     assert found.records["sequence"].tolist() == list(range(capacity + 1, 2 * capacity + 1))
     result = breakdown(run)
-    assert result.overwritten == capacity
+    assert (result.overwritten, result.incomplete) == (capacity, None)
     assert any("HVPROF_MIB" in warning for warning in result.warnings)
 
 
@@ -260,6 +260,35 @@ def test_nccl_calls_take_precedence_over_mpi(harness: Path, make_run: MakeRun) -
     result = breakdown(run)
     assert result.source == "nccl"
     assert any(warning.startswith("MPI carried ") for warning in result.warnings)
+
+
+def test_mpi_beside_nccl_is_known_from_counters_alone(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(1)
+    record(harness, run, 6, 1, 8)
+    (run.hvprof / "rank-00000.hvp").write_bytes(profile(10))
+    by_calls = breakdown(run).warnings
+    (run.hvprof / "rank-00000.hvp").write_bytes(head(0, 0, 0, records(10)))
+    assert breakdown(run).warnings == by_calls
+    assert by_calls[0].startswith("MPI carried ")
+
+
+def test_a_lost_profile_makes_the_table_incomplete(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(2, "NCCL")
+    for rank in range(2):
+        record(harness, run, 6, 1, 400, rank=rank)
+    assert breakdown(run).incomplete is None
+    path = profile_of(run, 1)
+    content = path.read_bytes()
+    for left, why in (
+        (content[: HEADER.itemsize + 100 * RECORD.itemsize], f"{path} is damaged or truncated: 100 of 400 records"),
+        (content[: HEADER.itemsize // 2], str(path)),
+        (None, "no NCCL profile of rank 1: it made no communicator, or its file is lost"),
+    ):
+        path.unlink() if left is None else path.write_bytes(left)
+        table = breakdown(run)
+        assert table.incomplete is not None
+        assert why in table.incomplete
+        assert table.incomplete == "; ".join(table.warnings)
 
 
 def test_the_few_bytes_of_mpi_beside_nccl_are_no_warning(harness: Path, make_run: MakeRun) -> None:

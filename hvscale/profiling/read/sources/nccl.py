@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, ranks_in_words
 from hvscale.core.units import human_bytes
+from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import BLOCK, SOURCES, Events, EventSource, Part, Recording, Reducer, Source
 from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, read_nccl_profile
 from hvscale.profiling.read.passes import in_order, reduce_messages, workers
@@ -56,27 +57,33 @@ def read(
     if not paths:
         return None
     parts: list[NcclPart] = []
-    warnings: list[str] = []
+    lost: list[str] = []  # why messages are missing that were not overwritten
     for _, found in in_order(NcclPart, paths):
         if isinstance(found, RequestError):
-            warnings.append(str(found))
+            lost.append(str(found))
         else:
             parts.append(found)
-            warnings += found.warnings
+            lost += found.lost
     if not parts:
-        raise RequestError(warnings[0])
+        raise RequestError(lost[0])
     events = NcclEvents(parts)
     if not len(events):
         return None
-    warnings += _beside_nccl(run, events)
     np_of_job = run.read().np
     ranks = sorted({part.rank for part in parts})
     if missing := sorted(set(range(np_of_job)) - set(ranks)):
-        warnings.append(f"no NCCL profile of {ranks_in_words(missing)}: it made no communicator, or its file is lost")
-    warnings += _timing_warnings(parts)
+        lost.append(f"no NCCL profile of {ranks_in_words(missing)}: it made no communicator, or its file is lost")
+    warnings = [*lost, *_overflow_warnings(parts), *_beside_nccl(run, events), *_timing_warnings(parts)]
     reduce_messages(events, *reducers)
-    overwritten = sum(part.overwritten for part in parts)
-    return Recording("nccl", events, np_of_job, ranks, overwritten=overwritten, warnings=warnings)
+    return Recording(
+        "nccl",
+        events,
+        np_of_job,
+        ranks,
+        overwritten=sum(part.overwritten for part in parts),
+        warnings=warnings,
+        incomplete="; ".join(lost) or None,
+    )
 
 
 # Under Horovod with NCCL, MPI calls only negotiate which tensors to send next.
@@ -92,7 +99,8 @@ def _beside_nccl(run: RunFolder, events: "NcclEvents") -> list[str]:
         return [str(error)]
     if mpi is None:
         return []
-    calls = mpi.events.of_rank(lowest)
+    # With `totals`, single calls are missing.
+    calls: Events | Totals = mpi.events.of_rank(lowest) if mpi.totals is None else mpi.totals.of_ranks([lowest])
     by_mpi, by_nccl = int(calls.bytes[~calls.bitwise].sum()), int(events.of_rank(lowest).bytes.sum())
     if by_mpi <= MPI_SHARE * by_nccl:
         return []
@@ -107,6 +115,7 @@ class NcclPart(Part):
     """The calls in one NCCL profile. Holds none of them, only what all files must be read for.
 
     `members`: pairs of communicator and rank in it, (2, n), where NCCL did not report its size.
+    `lost`: why records are missing that were not overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +126,7 @@ class NcclPart(Part):
         self.communicators, self.sizes = np.empty((2, 0), np.int64)
         self.ordinals = np.empty((0, 2), np.int64)
         self.offset_ns = profile.realtime_minus_monotonic_ns
-        self.overwritten = profile.overwritten
+        self.overwritten, self.capacity = profile.overwritten, profile.capacity
         self.unsized = int(np.count_nonzero(~np.isin(records["datatype"], list(DATATYPE_BYTES))))
         self.enqueued, self.seen_by_host = (
             int(np.count_nonzero(records["timing"] == timing)) for timing in (ENQUEUED, SEEN_BY_HOST)
@@ -127,12 +136,7 @@ class NcclPart(Part):
             np.stack([unknown["communicator"], unknown["communicator_rank"].astype(np.uint64)]), axis=1
         )
         self._times = _times_of_blocks(records, self.offset_ns)
-        self.warnings = list(profile.warnings)
-        if profile.overwritten:
-            self.warnings.append(
-                f"{path}: the ring of {profile.capacity} records overflowed, and the oldest {profile.overwritten} "
-                f"were overwritten: set HVPROF_MIB higher"
-            )
+        self.lost = profile.warnings
 
     def in_source(self, source: "NcclEvents") -> None:
         self._source = source
@@ -217,6 +221,15 @@ def _times_of_blocks(records: NDArray[Any], offset_ns: int) -> NDArray[np.int64]
         np.maximum.reduceat(start + records["duration_ns"].astype(np.int64), begins),
     ]
     return np.stack([np.diff(np.append(begins, len(start))), *extremes], axis=1)
+
+
+def _overflow_warnings(parts: Sequence[NcclPart]) -> list[str]:
+    return [
+        f"{part.path}: the ring of {part.capacity} records overflowed, and the oldest {part.overwritten} "
+        f"were overwritten: set HVPROF_MIB higher"
+        for part in parts
+        if part.overwritten
+    ]
 
 
 def _timing_warnings(parts: Sequence[NcclPart]) -> list[str]:
