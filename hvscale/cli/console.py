@@ -107,16 +107,17 @@ def print_document(
 ) -> None:
     """Print a result: as JSON or by `show`, and as a CSV file if `csv` names one.
 
-    `last`: the message after it, such as the folder of a study.
+    `last`: the message after it, such as the folder of a study. The CSV file comes last, because
+    it may fail to be written.
     """
-    if csv is not None:
-        write_csv(document, csv)
     if json:
         print_json(document)
     else:
         show(document)
     if last:
         print_message(last)
+    if csv is not None:
+        write_csv(document, csv)
 
 
 def print_breakdown(
@@ -125,8 +126,11 @@ def print_breakdown(
     json: bool = False,
     csv: Path | None = None,
     explain: bool | None = None,
+    last: str = "",
 ) -> None:
-    """Print the breakdown of a run. `explain`: the value of --explain."""
+    """Print the breakdown of a run. `explain`: the value of --explain; `last`: as of
+    `print_document`.
+    """
     from hvscale.studies.run_report.breakdown_tables import (
         point_to_point_table,
         rank_rows_table,
@@ -148,22 +152,26 @@ def print_breakdown(
             results().print(explanation)
 
     print_warnings(breakdown.warnings)
-    print_document(breakdown, json, csv, write_csv=write_breakdown_csv, show=show)
+    print_document(breakdown, json, csv, write_csv=write_breakdown_csv, show=show, last=last)
     if explain is None and not breakdown.explained:
         reason = breakdown.unavailable["waiting"]
         print_message(f"waiting, exposed communication, buffer reuse and Horovod's phases are left out: {reason}")
 
 
 def print_gradients(run: "RunFolder") -> None:
-    """Print one line about the gradients that a run recorded, on stderr.
+    """Print one line about the gradients that a run recorded, on stderr; a warning if it has none.
 
-    Raises RequestError when it recorded none.
+    Raises RequestError if they cannot be used.
     """
     from numpy import median
 
     from hvscale.core.units import human_bytes, human_seconds
     from hvscale.profiling.analyze.gradients import read_job_gradients
 
+    if not any(run.hvprof.glob("gradients-*.hvg")):
+        return print_warning(
+            "no gradients were recorded: --gradients needs a program that uses horovod.torch on two or more ranks"
+        )
     gradients = read_job_gradients(run)
     print_warnings(gradients.warnings)
     print_message(
@@ -171,6 +179,7 @@ def print_gradients(run: "RunFolder") -> None:
         f"{len(gradients.numbers)} steps of {len(gradients.ranks)} ranks, median {human_seconds(float(median(gradients.seconds)))}, "
         f"of which {human_seconds(float(median(gradients.blocked)))} waiting for gradients"
     )
+    return None
 
 
 def measure_and_print(

@@ -25,6 +25,7 @@ class ModelCommand(TyperCommand):
     fields: Mapping[str, FieldInfo]
     argument: str | None = None
     own_first = True
+    checks_csv = True
 
     def __init__(self, *args: Any, params: list[Any], **settings: Any) -> None:
         made = parameters_of(self.fields, self.argument)
@@ -41,6 +42,12 @@ class ModelCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.complete_help()
         super().format_help(ctx, formatter)
+
+    def invoke(self, ctx: Any) -> Any:
+        csv = ctx.params.get("csv")
+        if csv is not None and self.checks_csv:
+            check_csv(csv, ctx.params.get("run") or getattr(ctx.obj, "run", None))
+        return super().invoke(ctx)
 
     def take_values(self, ctx: Any) -> dict[str, Any]:
         """The values of the options that were given or have a default, by field; the command itself
@@ -60,6 +67,7 @@ def config_command(config: type[BaseModel], make: Callable[..., BaseModel], argu
     class ConfigCommand(ModelCommand):
         fields = config.model_fields
         own_first = False
+        checks_csv = False  # ranks other than 0 write none, and may lack its folder
 
         def invoke(self, ctx: Any) -> Any:
             ctx.obj = make(**self.take_values(ctx))
@@ -67,6 +75,17 @@ def config_command(config: type[BaseModel], make: Callable[..., BaseModel], argu
 
     ConfigCommand.argument = argument
     return ConfigCommand
+
+
+def check_csv(path: Path, run: Path | None) -> None:
+    """Raises RequestError if the CSV file cannot be written, so that no long job starts in vain.
+
+    A file in the run folder passes, because the job creates that folder.
+    """
+    from hvscale.report.csv_file import require_writable
+
+    if run is None or run.absolute() not in path.absolute().parents:
+        require_writable(path)
 
 
 def parameters_of(fields: Mapping[str, FieldInfo], argument: str | None = None) -> list[Any]:

@@ -1,9 +1,13 @@
 """CSV files in which a spreadsheet takes no text for a formula."""
 
 import csv
+import errno
 import io
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from pydantic import BaseModel
 
@@ -29,6 +33,17 @@ def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | No
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
 
 
+def require_writable(path: Path) -> None:
+    """Raises RequestError if no file can be written at `path`. Changes nothing."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror}") from error
+
+
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     """A header and a line for each row; text that looks like a formula gets an apostrophe."""
     stream = io.StringIO()
@@ -43,10 +58,10 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> st
 
 
 def cell(value: object) -> object:
-    """The value of a cell. Numbers are not changed, including those given as text."""
+    """The value of a cell: dicts and lists as JSON. Numbers, also those given as text, stay."""
     if value is None or isinstance(value, int | float):
         return value
-    text = str(value)
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
     return f"'{text}" if text.startswith(FORMULA_STARTS) and not is_number(text) else text
 
 

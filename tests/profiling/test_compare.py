@@ -1,5 +1,6 @@
 """Comparisons of synthetic recordings: gain, confidence interval, and rejected comparisons."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from hvscale.profiling.compare import (
     median_step,
     reject_files_of_another_run,
 )
+from hvscale.studies.run_report.compare_tables import write_comparison_csv
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 START_NS = int(NOW.timestamp()) * 10**9
@@ -232,6 +234,16 @@ def test_ranks_that_one_run_lacks_are_left_out_and_another_source_warns() -> Non
     comparison = compared(run, replace(one, recording=replace(one.recording, source="horovod-timeline")))
     assert comparison.total.calls_before == comparison.total.calls_after
     assert any("horovod-timeline" in text for text in comparison.warnings)
+
+
+def test_the_csv_file_has_the_rows_of_the_table(tmp_path: Path) -> None:
+    comparison = compared(recorded(milliseconds=5), recorded(milliseconds=4))
+    assert comparison.step is not None
+    write_comparison_csv(comparison, tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open() as stream:
+        *_, total, step = csv.DictReader(stream)
+    assert (total["operation"], step["operation"], step["calls_before"]) == ("total", "whole step", "")
+    assert float(step["seconds_before"]) == comparison.step.seconds_before
 
 
 def test_another_command_warns() -> None:

@@ -43,8 +43,9 @@ def test_generated_low_resolution_images_pass_the_check(hvscale: Run, div2k: Pat
     assert np.array_equal(np.asarray(Image.open(lr / "X4/0002x4.png")), expected)
     (lr / "X2/0001x2.png").unlink()
     assert "made 1 image" in hvscale("data", "make-lr", div2k / "DIV2K_train_HR", "--scale", "2").stderr
-    done = hvscale("data", "check", div2k)
+    done = hvscale("data", "check", div2k, "--csv", "problems.csv")
     assert (done.returncode, done.stdout.strip()) == (0, "9 images, all good")
+    assert (div2k.parent / "problems.csv").read_text() == "file,kind,detail\n"
 
 
 def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:

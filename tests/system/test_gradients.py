@@ -188,5 +188,6 @@ def test_sitecustomize_still_runs_and_one_rank_has_no_gradients(
         *("python", program(TRAINING % "" + shown)),
     )
     assert "True []" in done.stdout
-    assert done.returncode == 2
-    assert "job holds no gradients: record them with" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "run folder: " in done.stderr
+    assert "hvscale: warning: no gradients were recorded: --gradients needs a program that uses" in done.stderr

@@ -67,23 +67,25 @@ def check(
 
     Example: `hvscale data check DIV2K`
     """
+    from hvscale.trainer.data.check import Problem
     from hvscale.trainer.data.check import check as check_images
 
     with image_counter("checking") as count_image:
         report = check_images(str(data), patch_size, count_image)
-    if csv is not None:
-        write_csv(csv, report.problems)
     if json:
         print_json(report)
     elif report.problems:
         print_table(
             ["problem", "file", "detail"], [[found.kind, str(found.file), found.detail] for found in report.problems]
         )
+    else:
+        results().print(f"{report.images} images, all good")
     if report.problems:
         print_message(f"{len(report.problems)} problems in {report.images} images")
+    if csv is not None:
+        write_csv(csv, report.problems, list(Problem.model_fields))
+    if report.problems:
         raise typer.Exit(EXIT_WRONG_REQUEST)
-    if not json:
-        results().print(f"{report.images} images, all good")
 
 
 @contextmanager

@@ -1,15 +1,19 @@
 """`hvscale eval`."""
 
 import functools
+from typing import TYPE_CHECKING
 
 import typer
 
 from hvscale.cli.app import Csv, Json, new_app
-from hvscale.cli.console import print_json, print_message, print_table, results
+from hvscale.cli.console import print_document, print_message, print_table, results
 from hvscale.cli.model_options import config_command
 from hvscale.report.csv_file import write_csv
 from hvscale.trainer.config import checked
 from hvscale.trainer.inference.config import EvalConfig
+
+if TYPE_CHECKING:
+    from hvscale.trainer.inference.evaluate import EvalResult
 
 app = new_app()
 
@@ -26,17 +30,22 @@ def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> Non
     from hvscale.trainer.ranks import started_as_rank_zero
 
     result = evaluate_trained(context.obj)
-    if not started_as_rank_zero():
-        return None
-    if csv is not None:
-        write_csv(csv, result.rows())
-    if json:
-        return print_json(result)
+    if started_as_rank_zero():
+        print_document(
+            result,
+            json,
+            csv,
+            write_csv=lambda result, path: write_csv(path, result.rows()),
+            show=print_evaluation,
+        )
+
+
+def print_evaluation(result: "EvalResult") -> None:
     if result.top1 is not None and result.top5 is not None:
         results().print(
             f"{result.model}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%} of {result.image_count} images"
         )
-        return None
+        return
     rows = [
         [row.name, decibels(row.psnr_db), f"{row.ssim:.4f}", decibels(row.bicubic_psnr_db), f"{row.bicubic_ssim:.4f}"]
         for row in result.images
@@ -51,7 +60,6 @@ def evaluate(context: typer.Context, json: Json = False, csv: Csv = None) -> Non
     print_table(["image", "PSNR dB", "SSIM", "bicubic dB", "bicubic SSIM"], [*rows, mean])
     channels = "luma" if result.measure == "luma" else "RGB"
     print_message(f"{result.model} x{result.scale} on {result.data}: {channels}, {result.shave_pixels} pixels shaved")
-    return None
 
 
 def decibels(value: float | None) -> str:

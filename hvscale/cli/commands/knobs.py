@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from hvscale.cli.app import Csv, Json, new_app
-from hvscale.cli.console import print_json, results
+from hvscale.cli.console import print_document, results
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -35,10 +35,10 @@ def knobs(
     from hvscale.comm_tuning.knobs.table import knobs as listed
     from hvscale.comm_tuning.knobs.table import knobs_tables
 
-    document = listed(mpi, word)
-    if csv is not None:
-        write_csv(csv, document.rows)
-    if json:
-        return print_json(document)
-    results().print(*knobs_tables(document), sep="\n\n")
-    return None
+    print_document(
+        listed(mpi, word),
+        json,
+        csv,
+        write_csv=lambda document, path: write_csv(path, document.rows),
+        show=lambda document: results().print(*knobs_tables(document), sep="\n\n"),
+    )

@@ -8,7 +8,6 @@ from hvscale.cli.app import COMMAND_LAST, Autotune, AutotuneSteps, Bins, Command
 from hvscale.cli.console import (
     print_breakdown,
     print_gradients,
-    print_message,
     print_rank_line,
     print_rank_line_on_stderr,
     print_warning,
@@ -69,9 +68,8 @@ def profile(
     )
     with progress_bar():
         table = explained_breakdown(finished, bins, explain)
-    print_breakdown(table, per_rank, json, csv, explain=explain)
+    print_breakdown(table, per_rank, json, csv, explain=explain, last=f"run folder: {finished.path}")
     if gradients:
         print_gradients(finished)
-    print_message(f"run folder: {finished.path}")
     require_complete(finished, table.incomplete)
     require_requested_library(finished.read())

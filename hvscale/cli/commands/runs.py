@@ -120,14 +120,14 @@ def runs(
 
         with progress_bar():
             write_index_page(index, html)
-    if csv is not None:
-        write_entries(index, csv)
     if json:
         print_json(index)
     elif not prune:
         print_index(index, selected_of=len(everything))
     if html is not None:
         print_message(f"page: {html}")
+    if csv is not None:
+        write_entries(index, csv)
 
 
 def check_prune(prune: bool, keep_best: bool, yes: bool, selects_all: bool) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pydantic import BaseModel
 from rich.table import Table
 
 from hvscale.core.units import human_range, human_seconds
@@ -69,10 +70,19 @@ def human_calls(calls: float) -> str:
     return f"{calls:.0f}" if calls >= 100 or calls == int(calls) else f"{calls:.3g}"
 
 
+class WholeStep(Gain):
+    """The row of the CSV file for the whole duration of a step, which has no sizes and calls."""
+
+    operation: str = "whole step"
+
+
 def write_comparison_csv(comparison: Comparison, path: Path) -> None:
-    """Write the rows of the JSON document, and the total.
+    """Write the rows of the JSON document, the total and, if there are steps, the whole step.
 
     Raises RequestError if `path` cannot be written.
     """
     columns = ["operation", *(name for name in ComparisonRow.model_fields if name != "operation")]
-    write_csv(path, [*comparison.rows, comparison.total], columns)
+    rows: list[BaseModel] = [*comparison.rows, comparison.total]
+    if comparison.step is not None:
+        rows.append(WholeStep(**dict(comparison.step)))
+    write_csv(path, rows, columns)
