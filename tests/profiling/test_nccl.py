@@ -258,6 +258,7 @@ def test_nccl_calls_take_precedence_over_mpi(harness: Path, make_run: MakeRun) -
     profile_of(run, 0).unlink()
     record(harness, run, 6, 1, 8)
     result = breakdown(run)
+    assert result.library.startswith("NCCL, beside ")
     assert result.source == "nccl"
     assert any(warning.startswith("MPI carried ") for warning in result.warnings)
 

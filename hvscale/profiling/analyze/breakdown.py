@@ -61,7 +61,7 @@ class Breakdown(VersionedDocument):
 
     schema_: Literal["hvscale/breakdown/1"] = "hvscale/breakdown/1"
     run: str
-    library: str  # the MPI library that the ranks used
+    library: str  # that the ranks used: MPI, or what carried the messages beside MPI
     source: str
     np: int
     ranks: list[int]
@@ -92,7 +92,8 @@ def read_recording(run: RunFolder, *reducers: Reducer[Any], ranks: Collection[in
     """
     record, recording = run.read(), _read_messages(run, reducers, ranks)
     difference = [record.library_difference] if record.library_difference else []
-    return replace(recording, library=record.measured_library.name, warnings=[*recording.warnings, *difference])
+    library = ", beside ".join(filter(None, [recording.library, record.measured_library.name]))
+    return replace(recording, library=library, warnings=[*recording.warnings, *difference])
 
 
 def _read_messages(run: RunFolder, reducers: Sequence[Reducer[Any]], ranks: Collection[int] | None) -> Recording:

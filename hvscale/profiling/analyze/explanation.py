@@ -53,7 +53,7 @@ class Explanation(BaseModel):
     warnings: list[str]
 
 
-class ExplainedBreakdown(Breakdown, Explanation, ByRank):
+class ExplainedBreakdown(Explanation, ByRank, Breakdown):
     """What `hvscale breakdown --json` and `hvscale profile --json` print (by alias)."""
 
 

@@ -279,7 +279,7 @@ class Recording:
     step_sums: dict[int, StepSums] = field(default_factory=dict)
     # Only from Horovod's timeline: gives its messages, a block at a time.
     horovod: Callable[[], Iterator[HorovodMessages]] | None = None
-    # The MPI library that the ranks ran on.
+    # The libraries that carried the messages; a source names only one that is not the launch's own.
     library: str = ""
     # Ranks that were recorded, but not read, because others were chosen.
     unread: list[int] = field(default_factory=list)

@@ -83,6 +83,7 @@ def read(
         overwritten=sum(part.overwritten for part in parts),
         warnings=warnings,
         incomplete="; ".join(lost) or None,
+        library="NCCL",
     )
 
 
