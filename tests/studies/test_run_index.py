@@ -1,5 +1,6 @@
 """`hvscale runs`: listing, filters and removal, on folders of every kind."""
 
+import io
 import json
 import os
 import pty
@@ -16,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvscale.core.folder_lock import FolderLock
+from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.profiling.read.counters import COUNTERS
+from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
 from hvscale.studies.run_index.page import HEIGHT, POINTS, WIDTH, draw_sparkline
+from hvscale.studies.run_index.table import COLUMNS, LEFT_OUT_FIRST, cells, print_entries
 from tests.conftest import PROGRAMS, Run
 from tests.profiling.synthetic import head, records, signed
 
@@ -115,6 +119,46 @@ def test_runs_and_studies_are_listed_with_their_figures(hvscale: Run, make_run: 
     assert re.search(r"study +scale: a.py +1-8 +ssh +finished +80.5 ", done.stdout), done.stdout
     assert "3 runs and studies in runs; other folders: 1" in done.stderr
     assert "python /home/me/train.py" in (tmp_path / "runs.csv").read_text()
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(60, 5), (80, 3), (100, 1), (200, 0)])
+def test_a_narrow_terminal_leaves_out_columns_and_cuts_no_value(width: int, left_out: int) -> None:
+    entry = RunEntry(
+        name="20261127T004345Z-bench-allreduce",
+        kind=RUN,
+        state="interrupted",
+        command=["python", "train.py", "--a-long-option", "value"],
+        np=512,
+        np_min=256,
+        placement="docker:rank",
+        ended_at=datetime.now(UTC),
+        age_seconds=2000,
+        images_per_second=1234.5,
+        communication_share=0.87,
+        bytes=5 << 20,
+        runs=1,
+    )
+    console, shown = PlainConsole(), io.StringIO()
+    console.file, console.width, console._force_terminal = shown, width, True
+    print_entries(console, [entry])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())
+    values = dict(zip(COLUMNS, cells(entry), strict=True))
+    gone = LEFT_OUT_FIRST[:left_out]
+    for name in {*COLUMNS}.difference({"name", "command"}):
+        assert (values[name] in text.split("a wider")[0]) == (name not in gone), name
+    remark = f"a wider terminal also shows: {', '.join(gone)}"
+    assert (remark in " ".join(text.split())) == bool(gone)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_report_is_offered_only_for_runs_with_a_profile(hvscale: Run, make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("plain")
+    RunFolder(make_run("gloo")).timeline.write_text("[]")
+    made = records(40)
+    (make_run("mpi") / "hvprof/rank-00000.hvp").write_bytes(head(40, 2, 0, made) + made[-2:].tobytes())
+    assert hvscale("runs", "--html", "runs.html").returncode == 0
+    offered = re.findall(r"<code>hvscale report runs/([a-z]+)</code>", (tmp_path / "runs.html").read_text())
+    assert sorted(offered) == ["gloo", "mpi"]
 
 
 def test_filters_and_sorting(hvscale: Run, make_run: MakeRun, tmp_path: Path) -> None:

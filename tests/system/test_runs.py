@@ -61,7 +61,7 @@ def test_a_listing_agrees_with_the_breakdown_and_its_page_works(
     rows = page.locator("#runs tbody tr")
     expect(rows).to_have_count(3)
     assert page.locator("svg polyline").count() == 1
-    assert page.inner_text("#runs code >> nth=0").startswith("hvscale report runs/")
+    assert page.locator("#runs code").count() == 0  # the other runs have no profile to report
     page.click("th >> text=name")
     assert [row.split("\t")[0].strip() for row in rows.all_inner_texts()] == [HOSTILE, "failing", "plain"]
     page.click("th >> text=np")

@@ -86,7 +86,7 @@ def _row(index: RunIndex, entry: RunEntry, folder: Path) -> PageRow:
     if entry.page is not None:
         relative = os.path.relpath(run.resolve() / entry.page, folder.resolve())
         href = quote(relative, errors="surrogateescape")
-    elif entry.kind == RUN and entry.state != UNREADABLE:
+    elif entry.kind == RUN and entry.state != UNREADABLE and has_profile(RunFolder(run), entry):
         make_page = f"hvscale report {shlex.quote(str(run))}"
     numbers: dict[str, float | None] = {
         "np": entry.np,
@@ -98,6 +98,11 @@ def _row(index: RunIndex, entry: RunEntry, folder: Path) -> PageRow:
     texts = cells(entry)
     values = [numbers.get(name, text) for name, text in zip(COLUMNS, texts, strict=True)]
     return PageRow(texts, values, href, make_page, _sparkline(RunFolder(run)) if entry.kind == RUN else None)
+
+
+def has_profile(run: RunFolder, entry: RunEntry) -> bool:
+    """Whether `hvscale report` finds messages; it may still fail for a damaged profile."""
+    return bool(entry.communication_share) or run.timeline.is_file() or any(run.hvprof.glob("nccl-*.hvn"))
 
 
 def _sparkline(run: RunFolder) -> Sparkline | None:

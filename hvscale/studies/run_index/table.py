@@ -19,6 +19,8 @@ LEFT = ("name", "command", "placement", "state")
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 NARROWEST = 16  # characters of a name or a command
 GAP = 3  # characters between columns
+# Left out of a terminal that is too narrow, in this order.
+LEFT_OUT_FIRST = ("placement", "size", "age", "comm. %", "images/s", "np", "command")
 PYTHONS = ("python", "python3")
 
 
@@ -29,15 +31,20 @@ class CsvRow(RunEntry):
 
 
 def print_entries(console: PlainConsole, entries: list[RunEntry]) -> None:
-    """Print the table. On a terminal, commands are cut to what its width leaves them."""
-    rows = [cells(entry) for entry in entries]
-    widths = dict(
-        zip(COLUMNS, (max(map(cell_len, column)) for column in zip(COLUMNS, *rows, strict=True)), strict=True)
-    )
-    needed = sum(widths.values()) + GAP * (len(COLUMNS) - 1)
+    """Print the table.
+
+    On a terminal, commands are cut to what its width leaves them, and columns that do not fit are
+    left out.
+    """
+    rows = [dict(zip(COLUMNS, cells(entry), strict=True)) for entry in entries]
+    widths = {name: max(map(cell_len, [name, *(row[name] for row in rows)])) for name in COLUMNS}
     if not console.is_terminal:
-        console.width = needed
-    for name in ("command", "name"):  # a long name is folded, because it is needed whole
+        console.width = needed_width(widths)
+    left_out = [name for name in LEFT_OUT_FIRST if leave_out(name, widths, console.width)]
+    needed = needed_width(widths)
+    for name in (
+        ("command", "name") if "command" in widths else ("name",)
+    ):  # a long name is folded, because it is needed whole
         excess = max(0, needed - console.width)
         narrower = max(widths[name] - excess, min(widths[name], NARROWEST))
         needed, widths[name] = needed - widths[name] + narrower, narrower
@@ -45,12 +52,26 @@ def print_entries(console: PlainConsole, entries: list[RunEntry]) -> None:
     for name, width in widths.items():
         justify: JustifyMethod = "left" if name in LEFT else "right"
         table.add_column(name, justify=justify, overflow="fold", width=width, no_wrap=name != "name")
-    command = COLUMNS.index("command")
     for row in rows:
-        if cell_len(row[command]) > widths["command"]:
-            row[command] = set_cell_size(row[command], widths["command"] - 1).rstrip() + "\N{HORIZONTAL ELLIPSIS}"
-        table.add_row(*row)
+        if cell_len(row["command"]) > (width := widths.get("command", 1)):
+            row["command"] = set_cell_size(row["command"], width - 1).rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+        table.add_row(*(row[name] for name in widths))
     console.print(table)
+    if left_out:
+        console.print(f"a wider terminal also shows: {', '.join(left_out)}", style="dim")
+
+
+def needed_width(widths: dict[str, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def leave_out(name: str, widths: dict[str, int], width: int) -> bool:
+    """Remove a column of `widths` if they do not fit even with short names and commands."""
+    shortest = {one: min(size, NARROWEST) if one in ("name", "command") else size for one, size in widths.items()}
+    if needed_width(shortest) <= width:
+        return False
+    del widths[name]
+    return True
 
 
 def cells(entry: RunEntry) -> list[str]:
