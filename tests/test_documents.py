@@ -1,18 +1,22 @@
 """Hostile documents: nested 100,000 levels deep, or with invalid UTF-8."""
 
+import ast
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
+import hvscale
 from hvscale.bench.experiments.experiment_file import read as read_experiment
 from hvscale.comm_tuning.collectives.tables.table import read_table
 from hvscale.comm_tuning.knobs.settings_file import read_settings
-from hvscale.core.documents import from_json, parse_json, to_json
+from hvscale.core.documents import VersionedDocument, from_json, parse_json, to_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library
 from tests.conftest import Run
 
+PACKAGE = Path(hvscale.__file__).parent
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -38,6 +42,28 @@ def test_invalid_utf_8_survives_a_round_trip() -> None:
     assert written.isascii()
     assert from_json(Library, written).flavour == "caf\udce9"
     assert json.loads(written) == parse_json(written)
+
+
+def classes_of_documents() -> list[type[VersionedDocument]]:
+    """VersionedDocument and the classes derived from it, in all modules that define one."""
+    defined = {}  # the names of its bases and its module, for each class
+    for file in PACKAGE.rglob("*.py"):
+        module = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                defined[module, node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    names, found = {""}, {"VersionedDocument"}
+    while names != found:
+        names, found = found, found | {name for (_, name), bases in defined.items() if bases & found}
+    places = [place for place, bases in defined.items() if place[1] in names and bases & {"BaseModel", *names}]
+    kinds = [getattr(importlib.import_module(module), name) for module, name in places]
+    return [kind for kind in kinds if issubclass(kind, VersionedDocument)]
+
+
+def test_every_document_begins_with_its_schema() -> None:
+    kinds = classes_of_documents()
+    assert {"ExplainedBreakdown", "ScalingDocument", "RunRecord"} <= {kind.__name__ for kind in kinds}
+    assert [kind for kind in kinds if next(iter(kind.model_fields)) != "schema_"] == []
 
 
 @pytest.mark.parametrize(("version", "writer"), [("1", "an older"), ("99", "a newer")])

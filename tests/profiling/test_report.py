@@ -18,10 +18,10 @@ from hvscale.profiling.analyze.rank_comparison import compare_ranks
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.autotune import autotune_view
-from hvscale.studies.run_report.page import View, render, report, report_path
+from hvscale.studies.run_report.page import View, _sentence, render, report, report_path
 from hvscale.studies.run_report.predictions import PredictionLink
 from hvscale.studies.run_report.trace import trace_profiled_run
-from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, recorded
+from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, compared, recorded
 
 HOSTILE = "</script><script>alert('1')</script>&amp;"
 
@@ -211,6 +211,18 @@ def trace(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     for event in document["traceEvents"]:
         events[event["ph"]].append(event)
     return document, events
+
+
+def test_the_first_sentence_names_a_change_that_the_table_shows() -> None:
+    shown = explained(recorded(5))
+    same = compared(recorded(5), recorded(5))
+    assert _sentence(shown, same) == "No message size shows a difference."
+    less = compared(recorded(5, noise=0), recorded(4.99, noise=0))
+    # The other row changed more, but its interval includes 0.
+    less.rows[0].seconds_after *= 1000
+    assert _sentence(shown, less).startswith("The largest change is in allreduce of 128 KiB-16 MiB: ")
+    unknown = same.model_copy(update={"rows": [row.model_copy(update={"verdict": "unknown"}) for row in same.rows]})
+    assert _sentence(shown, unknown).startswith("The largest change is in ")
 
 
 def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:

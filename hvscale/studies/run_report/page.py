@@ -311,7 +311,10 @@ class TimeBetween(Reducer[int]):
 def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
     """One sentence with the largest consumers, or the largest change."""
     if comparison is not None:
-        saved = max(comparison.rows, key=lambda row: abs(row.seconds_before - row.seconds_after))
+        changed = [row for row in comparison.rows if row.verdict != "no difference"]
+        if not changed:
+            return "No message size shows a difference."
+        saved = max(changed, key=lambda row: abs(row.seconds_before - row.seconds_after))
         change = saved.seconds_after - saved.seconds_before
         return (
             f"The largest change is in {saved.operation} of {human_range(saved.bytes_min, saved.bytes_max)}: "
