@@ -1,5 +1,7 @@
 """How commands are made, and the options and arguments that several of them share."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +26,9 @@ def new_app(text: str | None = None) -> typer.Typer:
 
 def simplify_help(command: Any, context: Any) -> None:
     """Remove "<bool>" behind switches and the ranges of numbers from the help of a command and of
-    its sub-commands. The ranges are still checked.
+    its sub-commands, and let it cut no words. The ranges are still checked.
     """
+    command.format_help = partial(format_help, command.format_help)
     for param in command.params if context is None else command.get_params(context):
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -33,6 +36,13 @@ def simplify_help(command: Any, context: Any) -> None:
     for inner in getattr(command, "commands", {}).values():
         if inner is not None:
             simplify_help(inner, context)
+
+
+def format_help(of_command: Callable[[Any, Any], None], context: Any, formatter: Any) -> None:
+    from hvscale.cli.help_table import print_whole_words
+
+    print_whole_words()
+    of_command(context, formatter)
 
 
 COMMAND_LAST = {"allow_interspersed_args": False}

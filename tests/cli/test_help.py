@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from hvscale.cli.main import PANELS
 from tests.conftest import Run
 
@@ -14,6 +16,16 @@ def test_help_groups_the_commands(hvscale: Run) -> None:
     for (panel, commands), begin, end in zip(PANELS.items(), places, ends, strict=True):
         shown = re.findall(r"^│ ([a-z-]+)", text[begin:end], re.MULTILINE)
         assert shown == list(commands), panel
+
+
+@pytest.mark.parametrize("command", ["train", "launch", "bench allreduce"])
+def test_a_narrow_help_has_whole_names_of_options(hvscale: Run, command: str) -> None:
+    narrow, wide = (hvscale(*command.split(), "--help", COLUMNS=width).stdout for width in ("80", "250"))
+    assert max(map(len, narrow.splitlines())) <= 80
+    names, expected = ({*re.findall(r"(?<= )--[a-z-]+(?=[ ,])", text)} for text in (narrow, wide))
+    assert len(expected) > 20
+    assert expected <= names
+    assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
 
 
 def test_an_unknown_command_suggests_the_nearest(hvscale: Run) -> None:
