@@ -54,12 +54,16 @@ ASK_SECONDS = 120
 
 
 class Check(BaseModel):
-    """The result of one check; `fix` says what to do where it is not good."""
+    """The result of one check; `fix` says what to do where it is not good, and else is empty."""
 
     name: str
     good: bool
     found: str
     fix: str = ""
+
+    def model_post_init(self, context: object) -> None:
+        if self.good:
+            self.fix = ""
 
 
 class Report(VersionedDocument):

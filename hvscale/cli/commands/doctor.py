@@ -22,6 +22,8 @@ def doctor(json: Json = False) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(overflow="fold")
     for check in checks:
         table.add_row(
             Text("good", style="green") if check.good else Text("bad", style="red"),
