@@ -135,6 +135,7 @@ def test_the_report_of_one_run(
     (run / "result.json").write_text("{ cut short")
     done = hvscale("report", run, "--trace", "trace.json")
     assert done.returncode == 0, done.stderr
+    assert f"trace of {run}: trace.json" in done.stderr
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 2 * (ROUNDS + 1)
     for width in (1280, 390):

@@ -8,6 +8,7 @@ import typer
 from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
 from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
+from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 from hvscale.report.csv_file import write_csv
 
@@ -73,6 +74,7 @@ def bench_param_server(
         bool,
         typer.Option("--check/--no-check", help="Check every element of every result; exit status 4 if one is wrong."),
     ] = True,
+    np: Annotated[str | None, typer.Option("-np", "--np", hidden=True)] = None,
     run: Annotated[Path | None, folder_of("measurement")] = None,
     json: Json = False,
     csv: Csv = None,
@@ -88,6 +90,8 @@ def bench_param_server(
     """
     from hvscale.bench.param_server.study import ParamServerOptions, ParamServerStudy
 
+    if np is not None:  # without the option, -np 4 would mean -n p
+        raise RequestError(f"-np {np}: give --workers {np}; the server is an additional rank")
     options = ParamServerOptions(
         backends=tuple(backend),
         paths=tuple(path.split(",")) if path is not None else (),

@@ -23,7 +23,9 @@ def report(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write a trace for ui.perfetto.dev, with all ranks on one clock."),
+        typer.Option(
+            metavar="FILE", help="Also write a trace of the last RUN for ui.perfetto.dev, with all ranks on one clock."
+        ),
     ] = None,
     ranks: Ranks = None,
     bins: Bins = "study",
@@ -51,3 +53,5 @@ def report(
     if left_out is not None:
         print_warning(left_out)
     print_message(f"report: {page}")
+    if trace is not None:
+        print_message(f"trace of {folders[-1].path}: {trace}")

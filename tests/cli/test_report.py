@@ -1,0 +1,20 @@
+"""`hvscale report`: what it says about the files that it wrote."""
+
+from pathlib import Path
+
+import pytest
+
+from hvscale.cli.commands.report import report
+from hvscale.core.run_folder import RunFolder
+
+
+def test_the_trace_of_two_runs_is_of_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced = []
+    monkeypatch.setattr(RunFolder, "open", RunFolder)
+    monkeypatch.setattr("hvscale.studies.run_report.page.write_report", lambda *_: None)
+    monkeypatch.setattr("hvscale.studies.run_report.trace.write_trace", lambda run, *_: traced.append(run.path))
+    report([Path("before"), Path("after")], output=Path("page.html"), trace=Path("trace.json"))
+    assert traced == [Path("after")]
+    assert capsys.readouterr().err == "report: page.html\ntrace of after: trace.json\n"
