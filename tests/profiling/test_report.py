@@ -18,7 +18,7 @@ from hvscale.profiling.analyze.rank_comparison import compare_ranks
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.autotune import autotune_view
-from hvscale.studies.run_report.page import View, _sentence, render, report, report_path
+from hvscale.studies.run_report.page import View, _sentence, _settings_of, render, report, report_path
 from hvscale.studies.run_report.predictions import PredictionLink
 from hvscale.studies.run_report.trace import trace_profiled_run
 from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, compared, recorded
@@ -223,6 +223,15 @@ def test_the_first_sentence_names_a_change_that_the_table_shows() -> None:
     assert _sentence(shown, less).startswith("The largest change is in allreduce of 128 KiB-16 MiB: ")
     unknown = same.model_copy(update={"rows": [row.model_copy(update={"verdict": "unknown"}) for row in same.rows]})
     assert _sentence(shown, unknown).startswith("The largest change is in ")
+
+
+def test_the_settings_are_those_that_the_user_chose() -> None:
+    shown = view()
+    own = {"HVPROF_MIB": "64", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "log", "OMPI_MCA_mpi_show_mca_params": "file"}
+    shown.recorded.record.rank_environment = {**own, "UCX_TLS": "tcp"}
+    assert _settings_of(shown)["Settings"] == {"UCX_TLS": "tcp"}
+    shown.recorded.record.launch = {"env": ["NCCL_DEBUG=INFO"]}
+    assert _settings_of(shown)["Settings"] == {"UCX_TLS": "tcp", "NCCL_DEBUG": "INFO"}
 
 
 def test_each_message_has_its_rank_and_thread(tmp_path: Path) -> None:

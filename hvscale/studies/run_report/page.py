@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
-from hvscale.core.run_folder import RunFolder, write_text
+from hvscale.core.run_folder import RunFolder, RunRecord, write_text
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_breakdown, rank_count
@@ -58,6 +58,18 @@ from hvscale.studies.run_report.rank_tables import distribution_table, local_ran
 MAX_WARNINGS = 12  # shown; a large job may have one for each rank
 MAX_ROWS = 20  # of the table by size; --bins pow2 makes many
 LATE_RANKS = 8
+# The beginnings of the variables that hvscale sets for recorders and reports.
+OWN_VARIABLES = (
+    "LD_PRELOAD",
+    "HVSCALE_",
+    "HVPROF_",
+    "ASAN_OPTIONS",
+    "HOROVOD_TIMELINE",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_DEBUG",
+    "OMPI_MCA_mpi_show_mca_params",
+    "MV2_SHOW_ENV_INFO",
+)
 PAGE_ROWS = 8  # of the tables by node and by local rank
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -420,7 +432,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             **ended,
             **{name.replace("_", " "): str(view.result[name]) for name in trained if name in view.result},
         },
-        "Settings": {**record.env_asked, **_without_own_variables(record.rank_environment)},
+        "Settings": {**record.env_asked, **_without_own_variables(record)},
         "Versions": record.versions,
         "Host": {
             "name": host.name,
@@ -433,16 +445,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
     }
 
 
-def _without_own_variables(environment: dict[str, str]) -> dict[str, str]:
-    """The environment without the variables that hvscale sets."""
-    ours = (
-        "LD_PRELOAD",
-        "HVSCALE_INIT_MARKER",
-        "ASAN_OPTIONS",
-        "HVPROF_DIRECTORY",
-        "HVPROF_RECORD",
-        "HOROVOD_TIMELINE",
-        "NCCL_PROFILER_PLUGIN",
-        "HVSCALE_AUTOTUNE",
-    )
-    return {name: value for name, value in environment.items() if name not in ours}
+def _without_own_variables(record: RunRecord) -> dict[str, str]:
+    """The ranks' environment without what hvscale sets, unless the user set it too."""
+    environment, asked = record.rank_environment, record.env_asked
+    return {name: value for name, value in environment.items() if name in asked or not name.startswith(OWN_VARIABLES)}
