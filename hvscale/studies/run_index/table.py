@@ -42,9 +42,8 @@ def print_entries(console: PlainConsole, entries: list[RunEntry]) -> None:
         console.width = needed_width(widths)
     left_out = [name for name in LEFT_OUT_FIRST if leave_out(name, widths, console.width)]
     needed = needed_width(widths)
-    for name in (
-        ("command", "name") if "command" in widths else ("name",)
-    ):  # a long name is folded, because it is needed whole
+    # A long name is folded, because it is needed whole.
+    for name in [one for one in ("command", "name") if one in widths]:
         excess = max(0, needed - console.width)
         narrower = max(widths[name] - excess, min(widths[name], NARROWEST))
         needed, widths[name] = needed - widths[name] + narrower, narrower
