@@ -43,10 +43,11 @@ def print_entries(console: PlainConsole, entries: list[RunEntry]) -> None:
     left_out = [name for name in LEFT_OUT_FIRST if leave_out(name, widths, console.width)]
     needed = needed_width(widths)
     # A long name is folded, because it is needed whole.
-    for name in [one for one in ("command", "name") if one in widths]:
-        excess = max(0, needed - console.width)
-        narrower = max(widths[name] - excess, min(widths[name], NARROWEST))
-        needed, widths[name] = needed - widths[name] + narrower, narrower
+    for narrow in ("command", "name"):
+        if narrow in widths:
+            excess = max(0, needed - console.width)
+            narrower = max(widths[narrow] - excess, min(widths[narrow], NARROWEST))
+            needed, widths[narrow] = needed - widths[narrow] + narrower, narrower
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, width in widths.items():
         justify: JustifyMethod = "left" if name in LEFT else "right"
