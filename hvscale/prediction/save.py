@@ -7,7 +7,7 @@ from pydantic import Field
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
 from hvscale.core.folder_lock import make_folder
-from hvscale.core.run_folder import RunFolder, default_run_path, write_atomically
+from hvscale.core.run_folder import RunFolder, default_run_path, write_text
 from hvscale.prediction.document import Loss, MessageSizes, PredictedRow, PredictionDocument
 from hvscale.prediction.page import page
 from hvscale.report.csv_file import write_csv
@@ -40,7 +40,7 @@ def save(document: PredictionDocument, folder: Path, study: Path | None = None) 
         texts[study / STUDY_PAGE] = html
     for path, text in texts.items():
         try:
-            write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+            write_text(path, text)
         except OSError as error:
             raise RequestError(f"cannot write {path}: {error.strerror}") from error
 

@@ -53,7 +53,12 @@ def study(
         pairs = [
             Pair(default=10.0, tuned=13.0, default_run=f"d{number}", tuned_run=f"t{number}") for number in range(7)
         ]
-        fields["proof"] = Proof(pairs=pairs, gain=Estimate(mean=1.3, low=low, high=1.4), accepted=accepted)
+        fields["proof"] = Proof(
+            settings=winner or {"cycle_time": "5"},
+            pairs=pairs,
+            gain=Estimate(mean=1.3, low=low, high=1.4),
+            accepted=accepted,
+        )
     return TuneDocument(**{**fields, **more})
 
 

@@ -1,6 +1,8 @@
 """`hvscale settings`, and what is kept after a tuned job."""
 
+import errno
 import json
+import os
 import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,7 +14,7 @@ import pytest
 
 from hvscale.comm_tuning.autotune import memory
 from hvscale.comm_tuning.autotune.job import keep
-from hvscale.comm_tuning.autotune.memory import RememberedSettings
+from hvscale.comm_tuning.autotune.memory import RememberedSettings, recall_all
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
 from hvscale.core.autotune_result import FOLDER, Fingerprint
 from hvscale.core.run_folder import Library, RunFolder
@@ -180,6 +182,17 @@ def test_a_state_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, mo
     [warning] = warnings
     assert warning.startswith("cannot remember the settings in ")
     assert "set HVSCALE_SETTINGS_DIR" in warning
+
+
+def test_a_state_folder_that_cannot_be_read_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    warnings: list[str] = []
+    assert recall_all(warnings.append) == []
+    assert len(warnings) == 1
+    assert warnings[0].endswith(": Permission denied")
 
 
 def test_the_knobs_of_each_library_that_can_change_live() -> None:

@@ -24,6 +24,7 @@ from hvscale.comm_tuning.tune.outputs.formats import guide_md, horovodrun_yaml, 
 from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
 from hvscale.comm_tuning.tune.outputs.guide import effects_of
 from hvscale.comm_tuning.tune.outputs.output_format import TunedJob
+from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from tests.comm_tuning.studies import study, trial
@@ -231,9 +232,35 @@ def test_measurements_contain_every_trial_and_every_run_of_the_proof(tmp_path: P
     assert (rows[2]["throughput"], rows[2]["problem"]) == ("", "rank 1: exit 1")
 
 
+def test_rejected_settings_are_named_with_their_runs(tmp_path: Path) -> None:
+    write_outputs(tmp_path, study({}, accepted=False))
+    with (tmp_path / "measurements.csv").open(newline="") as stream:
+        rows = {row["kind"]: row for row in csv.DictReader(stream)}
+    assert (rows["proof, tuned"]["set cycle_time"], rows["proof, defaults"]["set cycle_time"]) == ("5", "")
+    assert "not proven: cycle\\_time=5." in (tmp_path / "guide.md").read_text()
+
+
+def test_the_guide_compares_trials_with_the_defaults_before_them(tmp_path: Path) -> None:
+    """The machine is half as fast from the third trial on."""
+    slower, faster = {"cycle_time": "5"}, {"cycle_time": "10"}
+    trials = [trial(0, {}, 10.0), trial(1, slower, 8.0), trial(2, slower, 8.1), trial(3, {}, 5.0)]
+    trials += [trial(4, faster, 6.0), trial(5, faster, 6.1)]
+    document = study({}, accepted=None, trials=trials)
+    assert [one.value for one in effects_of(document.space[0], document)] == ["10", DEFAULT, "5"]
+    write_outputs(tmp_path, document)
+    (row,) = [line for line in (tmp_path / "guide.md").read_text().splitlines() if line.startswith("| 4 |")]
+    assert "+20.0 %" in row
+
+
+def test_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"tr\xffin.py")
+    write_outputs(tmp_path, study(RING, command=["python", odd]))
+    assert b"tr\xffin.py" in (tmp_path / "commands.txt").read_bytes()
+
+
 def test_the_guide_lists_knobs_without_effect_separately(tmp_path: Path) -> None:
     speeds = {"on": [20.0, 20.2, 19.9], "off": [10.0, 10.1, 9.9]}
-    trials: list[Trial] = []
+    trials: list[Trial] = [trial(9, {}, 10.0)]
     for number in range(6):
         registration, interface = ("on", "off")[number % 2], ("1", "2", "2")[number % 3]
         chosen = {"registration_cache": registration, "cycle_time": interface}
@@ -243,8 +270,8 @@ def test_the_guide_lists_knobs_without_effect_separately(tmp_path: Path) -> None
         KnobChoice(knob="cycle_time", values=["1", "2"], reason=""),
     ]
     document = study({"registration_cache": "on"}, trials=trials, space=space)
-    best, worst = effects_of(space[0], document)
-    assert (best.value, best.verdict, worst.verdict) == ("on", "faster", "slower")
+    best, *others = effects_of(space[0], document)
+    assert (best.value, best.verdict, {one.value for one in others}) == ("on", "faster", {"off", DEFAULT})
     assert best.ratio is not None
     assert best.ratio.mean == pytest.approx(2.0, rel=0.01)
     write_outputs(tmp_path, document)

@@ -3,6 +3,7 @@
 import ast
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ import hvscale.comm_tuning.tune
 from hvscale.comm_tuning.tune import run as runner
 from hvscale.comm_tuning.tune import search
 from hvscale.comm_tuning.tune.defaults import check_losses
-from hvscale.comm_tuning.tune.document import KnobChoice, Trial
+from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial
 from hvscale.comm_tuning.tune.plan import FreshStart, Plan, SameStart, TrialLimits, TrialOutcome
+from hvscale.comm_tuning.tune.proof import prove, was_interrupted
 from hvscale.comm_tuning.tune.request import TuneRequest
 from hvscale.comm_tuning.tune.search import Search
 from hvscale.comm_tuning.tune.steps import StepSource
@@ -23,6 +25,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.core.trial_protocol import Reply, TrialFolder
 from hvscale.launch.options import LaunchHooks, LaunchOptions
+from tests.comm_tuning.studies import trial
 
 LIMITS = TrialLimits(first_step=60, stall=60, trial=1e-6)
 FOLDER = Path(hvscale.comm_tuning.tune.__file__).parent
@@ -232,3 +235,34 @@ def test_losses_show_wrong_sums_only_if_those_of_the_defaults_repeat(study: Tune
     plan.send(outcome(study, following, [7.0]))
     plan.close()
     assert study.document.trials[-1].state == ("wrong sums" if repeats else "measured")
+
+
+def test_settings_that_failed_in_the_proof_are_not_proven_again(study: TuneStudy) -> None:
+    tuned = {"cycle_time": "5"}
+    study.document.trials = [trial(0, {}, 10.0), trial(1, tuned, 12.0)]
+    proof = prove(study, NoProgress())
+    first = next(proof)
+    assert first.settings == {}
+    second = proof.send(outcome(study, first, [3.0]))
+    assert second.settings == tuned
+    assert was_interrupted(study)
+    with pytest.raises(StopIteration):
+        proof.send(replace(outcome(study, second, [3.0]), state="crashed", problem="rank 1: exit 1"))
+    assert (study.document.winner, study.document.failed_in_proof) == ({}, [tuned])
+    assert not was_interrupted(study)
+    assert list(prove(study, NoProgress())) == []
+
+
+def test_more_pairs_for_a_finished_study_do_not_replace_the_search(study: TuneStudy) -> None:
+    pairs = [Pair(default=10.0, tuned=12.0, default_run="d", tuned_run="t")] * 5
+    gain = Estimate(mean=1.2, low=1.1, high=1.3)
+    study.document.proof = Proof(settings={"cycle_time": "5"}, pairs=pairs, gain=gain, accepted=True)
+    assert was_interrupted(study)
+    study.document.winner = {"cycle_time": "5"}
+    assert not was_interrupted(study)
+
+
+def test_a_copied_folder_of_a_start_is_not_counted(study: TuneStudy) -> None:
+    for name in ("start-0002", "start-0002.bak", "start-old"):
+        (study.path / name).mkdir()
+    assert study.next_start() == "start-0003"

@@ -272,7 +272,9 @@ def test_a_table_without_algorithms_has_no_library_file(tmp_path: Path) -> None:
     ]
     table = CollectivesTable(mpi="openmpi", eager_limit_bytes=MIB, rule=own)
     of = TableTarget(tmp_path, table, 4, 1)
+    (tmp_path / "openmpi-coll-rules.conf").write_text("of an earlier call")
     assert [path.name for path in write_files(of)] == ["collectives.toml", "eager-limit.conf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["collectives.toml", "eager-limit.conf"]
     assert environment(of) == {"OMPI_MCA_btl_tcp_eager_limit": str(MIB)}
     assert read_table(tmp_path / "collectives.toml") == table
 

@@ -81,6 +81,8 @@ class Autotune:
             return start(instrument)
         finally:
             for run in started:
+                if not run.run_json.exists():
+                    continue  # it never began, and the error says why
                 record = run.read()
                 has_failed = record.state == "failed"
                 show(keep(run, self.command, self.options, record.library, self.warn, has_failed))

@@ -74,7 +74,12 @@ def memory_folder() -> Path:
 def recall_all(warn: Callable[[str], None]) -> list[RememberedSettings]:
     """All remembered settings, the newest first; a file that is none gets a warning."""
     found = []
-    for path in sorted(memory_folder().glob("*.json")):
+    try:
+        paths = sorted(memory_folder().glob("*.json"))
+    except OSError as error:
+        warn(f"cannot read the remembered settings in {memory_folder()}: {error.strerror}")
+        return []
+    for path in paths:
         try:
             entry = from_json(RememberedSettings, read_bytes(path, MAX_BYTES))
         except OSError as error:

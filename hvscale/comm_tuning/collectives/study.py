@@ -299,7 +299,12 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
             return
         per_node = max((rule.ranks_per_node for rule in decision.table.rule), default=1)
         runs = [RunFolder(self.path / job.run) for job in self.document.jobs]
-        library = next(run.read().library for run in runs if run.run_json.exists())
+        library = next((run.read().library for run in runs if run.run_json.exists()), None)
+        if library is None:
+            raise RequestError(
+                f"{self.path}: the run folders of its jobs are gone, so the library that they used is unknown: measure in a "
+                "new folder"
+            )
         libmpi = find_libmpi(library, environment_of(self.options))
         files.write_files(files.TableTarget(self.path, decision.table, self.document.np, per_node, libmpi))
 

@@ -30,7 +30,7 @@ MEANING = {
     "hvscale_broadcast": "replaces broadcasts of 64 KiB or more by hvscale's own algorithm",
     "allgather_algorithm": "selects the algorithm of all-gather",
     "gather_algorithm": "selects the algorithm of gather",
-    "segment_size": "sets the segment size of pipelined algorithms; 0 uses the library's default",
+    "segment_size": "sets the segment size of pipelined algorithms; 0 sends each message whole",
     "nccl_algorithm": "selects the algorithm of NCCL's collectives",
     "nccl_protocol": "selects the protocol of NCCL's collectives",
     "nccl_channels": "sets the number of channels (thread blocks) of each NCCL collective",

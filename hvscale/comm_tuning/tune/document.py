@@ -86,4 +86,6 @@ class TuneDocument(StudyDocument):
     trials: list[Trial] = []
     proof: Proof | None = None
     winner: dict[str, str] | None = None
+    failed_in_proof: list[dict[str, str]] = []
+    """Settings with which a start of the proof failed: they never win."""
     profile: Comparison | None = None

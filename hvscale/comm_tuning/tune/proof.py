@@ -21,8 +21,8 @@ OnePair = Generator[FreshStart | SameStart, TrialOutcome, Pair | None]
 
 def was_interrupted(study: TuneStudy) -> bool:
     """Whether an earlier call was interrupted during the proof."""
-    proof = study.document.proof
-    return proof is not None and len(proof.pairs) < study.request.pairs
+    document = study.document
+    return document.proof is not None and document.winner is None and len(document.proof.pairs) < study.request.pairs
 
 
 def prove(study: TuneStudy, progress: TuneProgress) -> Plan:
@@ -32,7 +32,7 @@ def prove(study: TuneStudy, progress: TuneProgress) -> Plan:
     Raises RankFailedError or UntrustedError if the defaults fail.
     """
     document, pairs = study.document, study.request.pairs
-    finalists = scores.finalists(document.trials)
+    finalists = [one for one in scores.finalists(document.trials) if dict(one) not in document.failed_in_proof]
     if not finalists:
         document.proof, document.winner = None, {}
         return
@@ -47,6 +47,7 @@ def prove(study: TuneStudy, progress: TuneProgress) -> Plan:
         progress.pair_begins(settings, number, pairs)
         pair = yield from measure_pair(study, settings, number)
         if pair is None:
+            document.failed_in_proof.append(settings)
             document.winner = {}
             return
         proof.pairs.append(pair)

@@ -1,5 +1,6 @@
 """One tuning study: its folder, its document, and what its trials have shown about the job."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hvscale.comm_tuning.tune.sampler import Sampler
 
 START = "start-"  # prefix of the search's run folders; a number follows
+START_FOLDER = re.compile(rf"{START}\d+")
 
 
 class TuneStudy(Study[TuneDocument]):
@@ -107,7 +109,9 @@ class TuneStudy(Study[TuneDocument]):
 
     def next_start(self) -> str:
         """The name of the next start's folder."""
-        taken = [start_number(path.name) for path in self.path.glob(self.run_folders)]
+        taken = [
+            start_number(path.name) for path in self.path.glob(self.run_folders) if START_FOLDER.fullmatch(path.name)
+        ]
         return f"{START}{max(taken, default=0) + 1:04d}"
 
     def free_name(self, name: str) -> str:

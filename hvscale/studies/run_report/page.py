@@ -424,7 +424,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             "folder": view.recorded.path,
             "command": " ".join(record.command),
             "np": str(record.np),
-            "library": record.measured_library.name,
+            "library": view.recorded.recording.library,
             "placement": record.placement,
             "recorded by": view.recorded.recording.source,
             "state": record.state,

@@ -8,7 +8,7 @@ from pathlib import Path
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule, nearest
 from hvscale.comm_tuning.knobs.library import AUTO
 from hvscale.core.registry import Registry
-from hvscale.core.run_folder import cannot_write, write_atomically
+from hvscale.core.run_folder import cannot_write, write_text
 
 OPERATIONS: tuple[Operation, ...] = ("broadcast", "allreduce", "allgather", "gather")
 
@@ -148,16 +148,20 @@ def applicable_formats(target: TableTarget) -> list[TableFormat]:
 def write_files(target: TableTarget) -> list[Path]:
     """Write every file that applies to the target, and return their paths.
 
-    Raises RequestError if the folder cannot be written or the library is unsuitable.
+    Files of an earlier call that no longer apply are removed. Raises RequestError if the folder
+    cannot be written or the library is unsuitable.
     """
     written = []
     texts = {target.folder / one.file: one.text(target) for one in applicable_formats(target)}
     try:
         target.folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            if text:
-                write_atomically(path, lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+        for name in FORMATS.all():
+            path = target.folder / name
+            if text := texts.get(path):
+                write_text(path, text)
                 written.append(path)
+            else:
+                path.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(target.folder, error) from error
     return written

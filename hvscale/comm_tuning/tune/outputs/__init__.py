@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvscale.comm_tuning.tune.document import TuneDocument
 from hvscale.comm_tuning.tune.outputs.output_format import TunedJob, output_formats
-from hvscale.core.run_folder import cannot_write, write_atomically
+from hvscale.core.run_folder import cannot_write, write_text
 
 
 def write_outputs(folder: Path, document: TuneDocument, without: Collection[str] = ()) -> list[Path]:
@@ -24,8 +24,7 @@ def write_outputs(folder: Path, document: TuneDocument, without: Collection[str]
         for output in output_formats():
             path = folder / output.file
             if output.file not in without and output.applies(tuned):
-                text = output.text(tuned).encode()
-                write_atomically(path, lambda stream, text=text: stream.write(text))  # type: ignore[misc]
+                write_text(path, output.text(tuned))
                 written.append(path)
             else:
                 path.unlink(missing_ok=True)

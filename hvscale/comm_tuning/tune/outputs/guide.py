@@ -14,6 +14,7 @@ from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
 from hvscale.comm_tuning.tune.outputs.commands import ShellCommand, command, commands, launch_words, shell
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, output_formats
+from hvscale.comm_tuning.tune.scores import ratios
 from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.core.statistics import Estimate, percent, welch_ratio
 from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_number, human_range, human_seconds, is_narrow
@@ -43,7 +44,8 @@ class TrialCells:
 class KnobEffect:
     """The effect of one value of a knob.
 
-    `ratio`: throughput of the trials with this value over that of all other trials. Other knobs
+    `ratio`: throughput of the trials with this value over that of all other trials, each over that
+    of the defaults before it, because the machine's speed may change meanwhile. Other knobs
     differ between the trials too, so it is a hint and not a proof.
     """
 
@@ -59,13 +61,13 @@ class KnobEffect:
 
 def effects_of(choice: KnobChoice, document: TuneDocument) -> list[KnobEffect]:
     """The effect of each value that was tried, best first; "default" if the knob was not set."""
-    throughputs: defaultdict[str, list[float]] = defaultdict(list)
-    for trial in document.trials:
-        if trial.throughput is not None:
-            throughputs[trial.settings.get(choice.knob, DEFAULT)].append(trial.throughput.mean)
+    by_value: defaultdict[str, list[float]] = defaultdict(list)
+    for trial, ratio in zip(document.trials, ratios(document.trials), strict=True):
+        if ratio > 0:
+            by_value[trial.settings.get(choice.knob, DEFAULT)].append(ratio)
     found = []
-    for value, own in throughputs.items():
-        others = [one for other, its in throughputs.items() if other != value for one in its]
+    for value, own in by_value.items():
+        others = [one for other, its in by_value.items() if other != value for one in its]
         found.append(KnobEffect(choice.knob, value, len(own), welch_ratio(own, others) if others else None))
     return sorted(found, key=lambda effect: -effect.ratio.mean if effect.ratio else 0)
 
@@ -153,7 +155,7 @@ class Guide:
     @property
     def not_proven(self) -> str:
         """The best settings of the search, if they were not accepted."""
-        return words(self.document.winner) if self.document.winner and not self.tuned.gained else ""
+        return words(self.proof.settings) if self.proof is not None and not self.tuned.gained else ""
 
     @property
     def sets(self) -> bool:
@@ -173,10 +175,10 @@ class Guide:
         return output.use(self.tuned)
 
     @cached_property
-    def defaults(self) -> Estimate | None:
-        """The throughput of the first trial with the defaults."""
-        found = (trial.throughput for trial in self.document.trials if not trial.settings)
-        return next(found, None)
+    def ratios(self) -> dict[int, float]:
+        """By number of the trial: its throughput over that of the defaults before it."""
+        trials = self.document.trials
+        return {trial.number: ratio for trial, ratio in zip(trials, ratios(trials), strict=True)}
 
     @property
     def trials(self) -> list[TrialCells]:
@@ -191,7 +193,7 @@ class Guide:
         return max(0, len(self.document.trials) - TRIALS_SHOWN)
 
     def row(self, trial: Trial) -> TrialCells:
-        found, base = trial.throughput, self.defaults
+        found, ratio = trial.throughput, self.ratios[trial.number]
         known = found is not None and found.low is not None and found.high is not None
         return TrialCells(
             number=trial.number,
@@ -199,7 +201,7 @@ class Guide:
             state=trial.state,
             throughput=human_number(found.mean, 4) if found else "-",
             interval=f"{human_number(found.low, 4)} to {human_number(found.high, 4)}" if found and known else "-",
-            gain=percent(found.mean / base.mean) if found and base and trial.settings else "-",
+            gain=percent(ratio) if ratio and trial.settings else "-",
             problem=trial.problem or "",
         )
 

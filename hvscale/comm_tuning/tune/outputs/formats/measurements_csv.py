@@ -35,10 +35,13 @@ def trials(tuned: TunedJob) -> Iterator[dict[str, object]]:
 def pairs(tuned: TunedJob) -> Iterator[dict[str, object]]:
     """Two rows for each pair: the defaults, and the best settings."""
     document = tuned.document
-    for number, pair in enumerate(document.proof.pairs if document.proof else [], 1):
+    proof = document.proof
+    if proof is None:
+        return
+    for number, pair in enumerate(proof.pairs, 1):
         for kind, throughput, run, settings in (
             ("proof, defaults", pair.default, pair.default_run, {}),
-            ("proof, tuned", pair.tuned, pair.tuned_run, document.winner or {}),
+            ("proof, tuned", pair.tuned, pair.tuned_run, proof.settings),
         ):
             yield {
                 "kind": kind,
