@@ -14,7 +14,11 @@ from hvscale.comm_tuning.collectives.decide.measurements import (
     Time,
     read_measurements,
 )
+from hvscale.comm_tuning.collectives.document import TuningJob
+from hvscale.comm_tuning.collectives.measure.job import job_options
 from hvscale.core.errors import RequestError
+from hvscale.launch.options import LaunchOptions
+from hvscale.launch.placement_options import PlacementOptions
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,12 @@ def test_the_error_for_an_unreadable_file_says_which_and_why(tmp_path: Path) -> 
     (tmp_path / "damaged.json").write_text("{")
     with pytest.raises(RequestError, match=r"damaged\.json is not .* measurements: Invalid JSON"):
         read_measurements(tmp_path / "damaged.json")
+
+
+@pytest.mark.parametrize(("np", "nodes"), [(6, 4), (4, 2), (2, 1), (3, 2)])
+def test_a_job_on_all_ranks_has_the_nodes_that_were_asked_for(np: int, nodes: int) -> None:
+    """Six ranks on four nodes are 2, 2, 1 and 1. Fewer ranks are two on a node."""
+    options = LaunchOptions(np=6, placement=PlacementOptions(placement="netns", nodes=4))
+    job = TuningJob(np=np, operation="allreduce", eager_limit_bytes=None, run="run")
+    made = job_options(job, options, {})
+    assert (made.np, made.placement.nodes) == (np, nodes)

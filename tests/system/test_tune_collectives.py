@@ -157,6 +157,16 @@ def test_an_interrupted_study_keeps_its_measurements_and_a_job_uses_its_table(
 
 
 @needs_mpich
+def test_mpich_over_ucx_has_no_eager_limit(hvscale: Run) -> None:
+    done = hvscale("tune-collectives", "-np", 2, "--mpi", "mpich", "--transport", "ucx", "--eager-limits", "64K")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "the eager limit of mpich cannot be set here" in done.stderr
+    done = hvscale("tune-collectives", "-np", 2, "--mpi", "mpich", "--eager-limits", "64K")
+    assert done.returncode == 2
+    assert "the eager limit of mpich cannot be set here" in done.stderr
+
+
+@needs_mpich
 def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
     done = hvscale(*STUDY, "--mpi", "mpich", "-e", "4K", "--json", timeout=300)
     assert done.returncode == 0, done.stderr

@@ -8,10 +8,12 @@ from hvscale.bench.collectives.sizes import parse_size
 from hvscale.comm_tuning.collectives.tables import files
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.comm_tuning.knobs.library import spelling_of
+from hvscale.comm_tuning.knobs.settings import target_of
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import read_whole
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder
 from hvscale.core.suggest import suggest_name
+from hvscale.launch.flavours import LIBRARY_DECIDES
 from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.analyze.breakdown import read_recording, tabulate
 from hvscale.profiling.analyze.grouping import parse_bins
@@ -49,7 +51,9 @@ def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | N
     RequestError for an invalid value, and for a library without such a setting.
     """
     spelling = spelling_of(options.mpi, "eager_threshold")
-    can_be_set = spelling is not None and options.transport in (None, spelling.transport)
+    can_be_set = spelling is not None and (
+        spelling.transport is None or target_of([], [], options).transport in (LIBRARY_DECIDES, spelling.transport)
+    )
     if text is None:
         return [None, DEFAULT_EAGER_LIMIT] if can_be_set and options.placement.name != DEFAULT_PLACEMENT else [None]
     if text == "own":

@@ -165,10 +165,10 @@ def run_job(
 def job_options(job: TuningJob, options: LaunchOptions, limit: Mapping[str, str]) -> LaunchOptions:
     """The launch options of a job.
 
-    The number of ranks per node stays the same, and the job's eager limit overrides the user's.
+    A job on fewer ranks has as many on each node, and the job's eager limit overrides the user's.
     """
     placement = options.placement
-    if placement.nodes is not None:
+    if placement.nodes is not None and job.np != options.np:
         per_node = -(-options.np // placement.nodes)
         placement = placement.model_copy(update={"nodes": -(-job.np // per_node)})
     env = (*options.env, *(f"{name}={word}" for name, word in limit.items()))
