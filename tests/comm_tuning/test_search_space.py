@@ -84,6 +84,13 @@ def test_every_knob_has_one_entry_and_every_value_is_valid_in_a_library() -> Non
             assert libraries_with_value, f"no library takes {entry.knob}={value}"
 
 
+@pytest.mark.parametrize("np", [3, 4])
+def test_an_algorithm_is_searched_only_on_ranks_that_it_supports(np: int) -> None:
+    job = target("mpich", "ucx")
+    choice = choices_by_knob(profile_of(np=np, flavour="mpich", transport="ucx"), job)["broadcast_algorithm"]
+    assert ("scatter_allgather" in choice.values) == (np == 4)
+
+
 def test_relevant_knobs_are_searched() -> None:
     searched = {knob for knob, choice in choices_by_knob(profile_of()).items() if choice.values}
     assert searched == {
@@ -107,6 +114,11 @@ def test_relevant_knobs_are_searched() -> None:
             {"messages": {"allgather": OperationMessages(9, 64 * MIB, 1)}},
             "allreduce_algorithm",
             "no allreduce in the steps",
+        ),
+        (
+            {"messages": {"allreduce": OperationMessages(9, MIB, 0.5), "broadcast": OperationMessages(9, KIB, 0.5)}},
+            "hvscale_broadcast",
+            "no broadcast of 64 KiB or more; the largest has 1 KiB",
         ),
         ({"step_bytes": MIB}, "fusion_threshold", "only one value: 128M"),
         ({"nodes": 1}, "eager_threshold", "only one node: Open MPI has a separate limit for shared memory"),

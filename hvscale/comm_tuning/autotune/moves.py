@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from hvscale.comm_tuning.autotune.rank_side.request import split
-from hvscale.comm_tuning.knobs.library import Spelling, Target
+from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import Setting, accepting_spellings, given_in, target_of
 from hvscale.comm_tuning.tune.search_space import SEARCH_SPACE
 from hvscale.core.built_library import built_library
@@ -45,17 +45,13 @@ def _values(
         with suppress(RequestError):
             found: dict[str, str] = {}
             for spelling, parsed in accepting_spellings(Setting(knob, value), target):
-                if not spelling.is_live or not supports(spelling, value, np):
+                if not spelling.is_live or not spelling.supports(value, np):
                     raise RequestError(value)
                 if spelling.preload:
                     built_library(spelling.preload)
                 found |= {**spelling.required_variables(parsed), **spelling.write(parsed)}
             if not taken & found.keys():
                 yield value, found
-
-
-def supports(spelling: Spelling, value: str, np: int) -> bool:
-    return value not in spelling.supports_np or spelling.supports_np[value](np)
 
 
 def mpi_words(moves: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[tuple[str, str]]:

@@ -84,6 +84,10 @@ class Spelling:
     def is_option(self) -> bool:
         return next(iter(self.variables)).startswith("--")
 
+    def supports(self, value: str, np: int) -> bool:
+        """Whether the library uses this value on so many ranks."""
+        return value not in self.supports_np or self.supports_np[value](np)
+
     def write(self, value: Value) -> dict[str, str]:
         """The variables that set the value."""
         return dict.fromkeys(self.variables, self.values.write(value))

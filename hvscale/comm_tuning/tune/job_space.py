@@ -173,7 +173,8 @@ def _choice(
         reason = condition(job)
         if reason is not None:
             return left_out(reason)
-    asked = entry.values(job) if callable(entry.values) else entry.values
+    asked = list(entry.values(job) if callable(entry.values) else entry.values)
+    asked = [value for value in asked if all(spelling.supports(value, job.np) for spelling in spellings)]
     values = with_default(entry, [value for value in asked if is_taken(entry.knob, value, target)], spellings, target)
     if len(values) < 2:
         return left_out(f"only one value: {', '.join(values)}")

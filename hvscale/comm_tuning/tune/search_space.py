@@ -104,6 +104,16 @@ def messages_above(size: int) -> Condition:
     return check
 
 
+def broadcasts_from(size: int) -> Condition:
+    def check(job: JobProfile) -> str | None:
+        largest = job.messages["broadcast"].largest if "broadcast" in job.messages else 0
+        if largest >= size:
+            return None
+        return f"no broadcast of {human_bytes(size)} or more; the largest has {human_bytes(largest)}"
+
+    return check
+
+
 def threads_per_rank(job: JobProfile) -> tuple[str, ...]:
     """Powers of two, up to a rank's share of the cores."""
     share = max(1, job.cores // job.ranks_per_node)
@@ -146,7 +156,7 @@ SEARCH_SPACE = (
         ),
         (sends("broadcast"),),
     ),
-    SearchedKnob("hvscale_broadcast", ("chain", "two_level"), (sends("broadcast"), messages_above(64 * KIB))),
+    SearchedKnob("hvscale_broadcast", ("chain", "two_level"), (sends("broadcast"), broadcasts_from(64 * KIB))),
     SearchedKnob("allgather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob("gather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob(

@@ -35,7 +35,7 @@ def library_algorithms(mpi: str, operation: Operation, np: int) -> Iterator[Cand
         if name == AUTO:
             if knob.also_set:
                 yield Candidate(choice=LIBRARY_AUTO, variables=variables)
-        elif name not in knob.supports_np or knob.supports_np[name](np):
+        elif knob.supports(name, np):
             yield Candidate(choice=AlgorithmChoice(library_algorithm=name), variables=variables)
             for segment in SEGMENTS if name in knob.segmented else ():
                 yield Candidate(
