@@ -98,9 +98,10 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         settings = replace(settings, horovod=without_fusion(settings.horovod, request))
     found = measurements(runs, recorded, settings, request)
     # Steps count where their messages do: another library or link answers another question.
-    same_job = [(run, one) for run, one in found.profiled if runs_job(run, recorded)]
-    measured = [one for run, samples in same_job if (one := measured_run(run, job, samples)) is not None]
-    request = with_other_link(request, found.samples)
+    others = [run for run, _ in found.profiled if not runs_job(run, recorded)]
+    own = [(run, samples) for run, samples in found.profiled if run not in others]
+    measured = [one for run, samples in own if (one := measured_run(run, job, samples)) is not None]
+    request = without_measured_link(request, found.samples)
     costs: Costs = request.costs or measured_costs(found.samples, request)
     trained = [run for run in runs if run is not recorded and not is_replay(run.read())]
     computing = measured_computing(job, recorded, trained)
@@ -119,8 +120,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
             *warnings(job, settings, request, found),
             *(
                 f"{run.path.name}: another job than {recorded.path.name}; only what its messages cost is used"
-                for run, _ in found.profiled
-                if not runs_job(run, recorded)
+                for run in others
             ),
             *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
         ],
@@ -245,8 +245,8 @@ def runs_job(run: RunFolder, recorded: RunFolder) -> bool:
     return command == recorded.read().command
 
 
-def with_other_link(request: PredictionRequest, samples: Sequence[Samples]) -> PredictionRequest:
-    """Without --link where all runs were measured on a link of this rate."""
+def without_measured_link(request: PredictionRequest, samples: Sequence[Samples]) -> PredictionRequest:
+    """The request without --link, if all runs were measured on a link of that rate."""
     if samples and all(one.bytes_per_second == request.bytes_per_second for one in samples):
         return replace(request, bytes_per_second=None)
     return request

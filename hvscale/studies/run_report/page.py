@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
-from hvscale.core.run_folder import RunFolder, RunRecord, write_text
+from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
+from hvscale.launch.effective_settings import READERS, LaunchedJob
+from hvscale.launch.flavours import FLAVOURS
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_breakdown, rank_count
 from hvscale.profiling.analyze.grouping import Bins, parse_bins
@@ -58,18 +60,8 @@ from hvscale.studies.run_report.rank_tables import distribution_table, local_ran
 MAX_WARNINGS = 12  # shown; a large job may have one for each rank
 MAX_ROWS = 20  # of the table by size; --bins pow2 makes many
 LATE_RANKS = 8
-# The beginnings of the variables that hvscale sets for recorders and reports.
-OWN_VARIABLES = (
-    "LD_PRELOAD",
-    "HVSCALE_",
-    "HVPROF_",
-    "ASAN_OPTIONS",
-    "HOROVOD_TIMELINE",
-    "NCCL_PROFILER_PLUGIN",
-    "NCCL_DEBUG",
-    "OMPI_MCA_mpi_show_mca_params",
-    "MV2_SHOW_ENV_INFO",
-)
+# How the variables begin that hvscale sets for its recorders.
+RECORDER_VARIABLES = ("LD_PRELOAD", "HVSCALE_", "HVPROF_", "ASAN_OPTIONS", "HOROVOD_TIMELINE", "NCCL_PROFILER_PLUGIN")
 PAGE_ROWS = 8  # of the tables by node and by local rank
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -432,7 +424,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
             **ended,
             **{name.replace("_", " "): str(view.result[name]) for name in trained if name in view.result},
         },
-        "Settings": {**record.env_asked, **_without_own_variables(record)},
+        "Settings": {**record.env_asked, **_without_own_variables(view.recorded)},
         "Versions": record.versions,
         "Host": {
             "name": host.name,
@@ -445,7 +437,16 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
     }
 
 
-def _without_own_variables(record: RunRecord) -> dict[str, str]:
-    """The ranks' environment without what hvscale sets, unless the user set it too."""
-    environment, asked = record.rank_environment, record.env_asked
-    return {name: value for name, value in environment.items() if name in asked or not name.startswith(OWN_VARIABLES)}
+def _without_own_variables(run: ProfiledRun) -> dict[str, str]:
+    """The ranks' environment without what hvscale sets for recorders and for reports of settings,
+    unless the user set it too.
+    """
+    record, asked = run.record, run.record.env_asked
+    job = LaunchedJob(RunFolder(Path(run.path)), record.library, record.command, {})
+    readers = [*(flavour.settings_reader for flavour in FLAVOURS.all().values()), *READERS.all().values()]
+    reporting = {name for reader in readers if reader is not None for name in reader.reporting_variables(job)}
+    return {
+        name: value
+        for name, value in record.rank_environment.items()
+        if name in asked or not (name in reporting or name.startswith(RECORDER_VARIABLES))
+    }

@@ -73,7 +73,7 @@ class EpochOrder:
         return Position(start.epoch + 1 + epochs, within * self.global_batch)
 
     def samples_of(self, step: int, batch: int, batch_size: int) -> list[Sample]:
-        """The samples of one batch of a step, which counts the batches of all ranks from 0."""
+        """The samples of a step's batch number `batch`: those of all ranks are counted from 0."""
         position = self.position(step)
         start = position.used + batch * batch_size
         return [Sample(position.epoch, int(index)) for index in self._order(position.epoch)[start : start + batch_size]]
