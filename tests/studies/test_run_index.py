@@ -20,6 +20,7 @@ from hvscale.core.folder_lock import FolderLock
 from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.profiling.read.counters import COUNTERS
+from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, STEP
 from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
 from hvscale.studies.run_index.page import HEIGHT, POINTS, WIDTH, draw_sparkline
@@ -295,14 +296,15 @@ def test_a_long_log_gives_the_throughput_of_its_newest_steps(hvscale: Run, make_
 
 
 def test_the_share_of_communication_counts_overwritten_calls(hvscale: Run, make_run: MakeRun) -> None:
-    """The rings keep 2 records of 40; the counters of each file count all."""
+    """The rings keep 2 records of 40; the counters of each file count all, 5 step marks too."""
     ends = [RankEnd(rank=rank, host="h", pid=1, started_at=1000.0, ended_at=1000.0 + SECONDS / 2) for rank in (0, 1)]
     run = make_run("a", ranks=ends)
     in_collectives = 0.0
     for rank in (0, 1):
         made = records(40, seed=rank)
+        made["operation"][:5], made["communicator"][:5], made["bytes"][:5] = STEP, NO_COMMUNICATOR, 0
         (run / f"hvprof/rank-{rank:05d}.hvp").write_bytes(head(40, 2, rank, made) + made[-2:].tobytes())
-        in_collectives += made["duration_ns"].sum() / 1e9
+        in_collectives += made["duration_ns"][5:].sum() / 1e9
     (entry,) = listed(hvscale)
     assert entry["communication_share"] == pytest.approx(in_collectives / SECONDS)
 

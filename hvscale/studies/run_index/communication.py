@@ -14,7 +14,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters
-from hvscale.profiling.read.profile_file import COUNTERS_START, POINT_TO_POINT, read_header
+from hvscale.profiling.read.profile_file import COUNTERS_START, POINT_TO_POINT, STEP, read_header
 
 OPERATION = np.uint64(63)  # the bits of a counter's key that hold its operation
 BLOCK = 32  # counters in a read; most ranks use fewer
@@ -55,7 +55,8 @@ def _seconds_in_collectives(path: Path) -> tuple[int, float]:
         header = read_header(path, stream)
         stream.seek(COUNTERS_START)
         counters, _ = intact_counters(_used_counters(stream))
-    collective = ~np.isin(counters["key"] & OPERATION, POINT_TO_POINT)
+    # The counter of step marks holds the time between them.
+    collective = ~np.isin(counters["key"] & OPERATION, (*POINT_TO_POINT, STEP))
     return header.rank, float(counters["duration_ns"][collective].sum()) / 1e9
 
 
