@@ -5,6 +5,7 @@ from dataclasses import replace
 from hvscale import profiling
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.launch import flavours
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.options import NO_HOOKS, Instrument, LaunchHooks, LaunchOptions
@@ -31,17 +32,17 @@ def profiled_launch(
 
     Raises as `launch`; the profile up to then can still be read.
     """
+    under_gloo = not flavours.get(options.mpi).has_mpi
+    if under_gloo and (options.record or options.record_dir):
+        raise RequestError(
+            f"--{'record-dir' if options.record_dir else 'record'} does not apply to --mpi {options.mpi}: only Horovod's "
+            "timeline records its calls"
+        )
     recorded: list[RunFolder] = []
     local = NodeLocalProfiles(options.record_dir.absolute()) if options.record_dir is not None else None
 
     def instrument(run: RunFolder, record: RunRecord, environment: dict[str, str]) -> dict[str, str]:
         recorded.append(run)
-        under_gloo = not record.library.has_mpi
-        if under_gloo and (options.record or local):
-            raise RequestError(
-                f"--{'record-dir' if local else 'record'} does not apply to --mpi {options.mpi}: only Horovod's timeline "
-                "records its calls"
-            )
         large_counts = has_large_counts(command, environment, record.library)
         mpi = {} if under_gloo else profiling.preload_environment(run, environment, large_counts=large_counts)
         horovod = profiling.timeline_environment(run) if timeline or under_gloo else {}

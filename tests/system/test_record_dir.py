@@ -296,4 +296,5 @@ def test_gloo_has_nothing_to_record_elsewhere(tmp_path: Path, local: Path, hvsca
     done = hvscale("profile", "-np", 2, "--mpi", "gloo", "--record-dir", local, "--run", "job", "--", "true")
     assert done.returncode == 2
     assert "--record-dir does not apply to --mpi gloo" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "job").exists()
     assert list(local.iterdir()) == []
