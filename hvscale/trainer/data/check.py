@@ -14,7 +14,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.classes import class_folders
-from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, open_image
+from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, open_image, why_unreadable
 from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
@@ -70,17 +70,21 @@ def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
         raise RequestError(f"{data}: no images in it ({', '.join(sorted(SUFFIXES))})")
     problems: list[Problem] = []
     with ThreadPoolExecutor(available_cores()) as pool:
-        for job in [pool.submit(job) for job in jobs]:
-            problems += job.result()
-            done()
+        checks = [pool.submit(job) for job in jobs]
+        try:
+            for one in checks:
+                problems += one.result()
+                done()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C the other images are not read
     return CheckReport(data=data, images=images, problems=problems)
 
 
 def _decoded(file: Path) -> Pixels | Problem:
     try:
         return decode(file)
-    except RequestError:
-        return Problem(file=file, kind="truncated", detail="truncated or not an image")
+    except RequestError as error:
+        return Problem(file=file, kind="truncated", detail=why_unreadable(error.__cause__))
 
 
 def _hr_problems(file: Path, patch_size: int) -> list[Problem]:
@@ -129,8 +133,9 @@ def _depth_problems(file: Path) -> Iterator[Problem]:
     with open_image(file) as image:
         mode = image.mode
         deep = mode.startswith("I") or _bits(file, image) == 16
-    if mode in ("1", "L", "LA") or mode.startswith("I"):
-        yield Problem(file=file, kind="grey", detail=f"{mode}: its three channels will be equal")
+    if mode in ("1", "L", "LA") or mode.startswith(("I", "F")):
+        cut = ", with integers from 0 to 255 in place of its fractions" if mode == "F" else ""
+        yield Problem(file=file, kind="grey", detail=f"{mode}: its three channels will be equal{cut}")
     if deep:
         yield Problem(file=file, kind="16-bit", detail="the lower 8 bits of each value will be lost")
 

@@ -1,5 +1,6 @@
 """Reads image files: their pixels, or only their size."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from hvscale.core.errors import RequestError
 
 Pixels: TypeAlias = NDArray[np.uint8]
+# Warnings about palettes, damaged metadata and large images would name lines of Pillow, not files.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
@@ -35,8 +38,14 @@ def open_image(file: Path) -> Iterator[Image.Image]:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow raises SyntaxError for a damaged PNG header, OSError for most other damage.
-        reason = getattr(error, "strerror", None) or "truncated or not an image"
-        raise RequestError(f"{file} cannot be decoded ({reason}): replace or remove it") from error
+        raise RequestError(f"{file} cannot be decoded ({why_unreadable(error)}): replace or remove it") from error
+
+
+def why_unreadable(error: BaseException | None) -> str:
+    """Why an image cannot be decoded; `error` is the cause of the RequestError."""
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than Pillow's limit of {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels"
+    return getattr(error, "strerror", None) or "truncated or not an image"
 
 
 def decode(file: Path) -> Pixels:
@@ -46,6 +55,12 @@ def decode(file: Path) -> Pixels:
     """
     with open_image(file) as image:
         return np.asarray(to_rgb(image))
+
+
+def decode_upright(file: Path) -> Pixels:
+    """As `decode`, turned as the camera's EXIF orientation says: for images that people look at."""
+    with open_image(file) as image:
+        return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -1,5 +1,6 @@
 """Makes low-resolution images from a folder of high-resolution ones, named as in DIV2K."""
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,13 +32,16 @@ def make_lr(hr: Path, output: Path, scales: list[int], done: Callable[[], None])
 
     Calls `done` after each image. Returns how many images were made and how many were kept. Raises
     RequestError, naming the file, for an image that cannot be decoded or is smaller than the scale,
-    and for a folder that is empty or cannot be written.
+    for two images of one name, and for a folder that is empty or cannot be written.
     """
     if not is_folder(hr):
         raise RequestError(f"{hr}: no such folder")
     files = images_in(hr)
     if not files:
         raise RequestError(f"{hr}: no images in it")
+    name, count = Counter(file.stem for file in files).most_common(1)[0]
+    if count > 1:
+        raise RequestError(f"{hr} has {count} images named {name}, for one low-resolution image: rename one")
     wanted = [(file, scale, lr_file(output / f"X{scale}", file, scale)) for file in files for scale in scales]
     missing = [each for each in wanted if not each[2].is_file()]
     try:

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -59,6 +60,7 @@ def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
     folder = Path(data)
     if not is_folder(folder):
         raise RequestError(f"--data {data}: no such folder")
+    title = folder.name or folder.absolute().name  # of "." the name is empty
     div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
     if (div2k / "DIV2K_train_HR").is_dir():
         folders = [
@@ -67,8 +69,8 @@ def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
         ]
         return "DIV2K", "div2k", [each for each in folders if each.hr.is_dir()]
     if (folder / "HR").is_dir():
-        return folder.name, "benchmark", [ImageFolder(folder / "HR", folder / "LR_bicubic")]
-    return folder.name, "folder", [ImageFolder(folder, None)]
+        return title, "benchmark", [ImageFolder(folder / "HR", folder / "LR_bicubic")]
+    return title, "folder", [ImageFolder(folder, None)]
 
 
 def image_set(data: str, scale: int) -> ImageSet:
@@ -123,7 +125,7 @@ def split(
     for empty or overlapping ranges, duplicate names, or an unknown `holdout`.
     """
     names = [pair.name for pair in found.pairs]
-    if duplicates := {name for name in names if names.count(name) > 1} if len(names) < 10_000 else set():
+    if duplicates := [name for name, count in Counter(names).items() if count > 1]:
         raise RequestError(f"{found.title} has two photos named {min(duplicates)}: rename one")
     if holdout is not None and holdout not in names:
         raise RequestError(f"no photo named {holdout!r} to hold out; choose from {', '.join(names[:20])}")

@@ -13,7 +13,8 @@ from hvscale.core.errors import RequestError
 from hvscale.trainer.data import pairs, resize
 from hvscale.trainer.data.check import check
 from hvscale.trainer.data.classes import training_crop, validation_crop
-from hvscale.trainer.data.images import decode
+from hvscale.trainer.data.images import Pixels, decode, decode_upright
+from hvscale.trainer.data.make_lr import make_lr
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import image_set, split
 
@@ -140,6 +141,13 @@ def test_other_image_modes_become_rgb(photos: Path, mode: str) -> None:
     assert holdout.hr[:].dtype == np.uint8
 
 
+def test_only_upright_images_are_turned(tmp_path: Path) -> None:
+    file, exif = tmp_path / "turned.jpg", Image.Exif()
+    exif[0x0112] = 6  # the camera was turned by 90 degrees
+    Image.new("RGB", (40, 20)).save(file, exif=exif)
+    assert (decode(file).shape, decode_upright(file).shape) == ((20, 40, 3), (40, 20, 3))
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_sixteen_bit_grey_keeps_its_upper_eight_bits(photos: Path, dtype: type) -> None:
     ramp: np.ndarray[Any, Any] = np.arange(0, 65536, 1024, dtype=dtype).reshape(1, 64).repeat(64, 0)
@@ -159,6 +167,7 @@ def test_bits_of_tiff_files_are_checked(photos: Path, mode: str) -> None:
     Image.new(mode, (40, 40)).save(photos / "other.tif")
     found = {problem.kind for problem in check(str(photos), 8, lambda: None).problems}
     assert ("16-bit" in found) == (mode == "I;16")
+    assert ("grey" in found) == (mode != "RGB")
 
 
 @pytest.mark.parametrize("name", ["none", "n" * 300])
@@ -186,6 +195,48 @@ def test_file_that_is_not_an_image_is_named(photos: Path, content: bytes) -> Non
     wrong.write_bytes(content)
     with pytest.raises(RequestError, match=r"wrong\.png cannot be decoded"):
         load(photos)
+
+
+def test_image_above_the_limit_of_pillow_is_not_called_truncated(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(RequestError, match=r"cannot be decoded \(more than Pillow's limit of 2000 pixels\)"):
+        decode(photos / "a.png")
+    (photos / "d.png").symlink_to("nowhere")
+    details = {problem.file.name: problem.detail for problem in check(str(photos), 8, lambda: None).problems}
+    assert details["a.png"] == "more than Pillow's limit of 2000 pixels"
+    assert details["d.png"] == "No such file or directory"
+
+
+def test_an_interrupted_check_reads_no_more_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    for number in range(50):
+        (photos / f"d{number}.png").hardlink_to(photos / "a.png")
+    monkeypatch.setattr("hvscale.trainer.data.check.available_cores", lambda: 1)
+
+    def note(file: Path) -> Pixels:
+        read.append(file)
+        return decode(file)
+
+    monkeypatch.setattr("hvscale.trainer.data.check.decode", note)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check(str(photos), 8, interrupt)
+    assert len(read) < 50
+
+
+def test_low_resolution_images_of_one_name(photos: Path) -> None:
+    Image.new("RGB", (40, 40)).save(photos / "a.bmp")
+    with pytest.raises(RequestError, match="has 2 images named a, for one low-resolution image: rename one"):
+        make_lr(photos, photos / "lr", [2], lambda: None)
+    assert not (photos / "lr").exists()
+
+
+def test_the_current_folder_has_a_name(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    assert image_set(".", 2).title == photos.name
 
 
 def test_too_small_photo_is_named(photos: Path) -> None:
