@@ -86,15 +86,24 @@ def test_evaluation_repeats_the_scores_of_training(hvscale_warm: Run, tmp_path: 
         assert again["psnr_db"] == pytest.approx(trained["psnr_db"], abs=1e-3)
         assert again["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
         assert again["bicubic_psnr_db"] == pytest.approx(trained["bicubic_psnr_db"], abs=1e-6)
+    Image.fromarray(photos.coffee()[:29, :29]).save(tmp_path / "photos/coffee.png")  # cropped to 27x27
+    done = hvscale_warm("eval", "job", "--data", "photos")
+    assert (done.returncode, "is 29x29: it must have at least 30x30 pixels" in done.stderr) == (2, True)
 
 
 def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, weights: Path) -> None:
-    Image.fromarray(photos.rocket()[:50, :70]).save(tmp_path / "rocket.jpg")
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was turned by 90 degrees
+    Image.fromarray(photos.rocket()[:50, :70]).rotate(90, expand=True).save(tmp_path / "rocket.jpg", exif=turned)
     Image.fromarray(photos.camera()[:40, :40]).save(tmp_path / "grey.png")
     done = hvscale("upscale", "rocket.jpg", "grey.png", "--weights", weights, "--output", "out")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "out/rocketx2.png") as picture, Image.open(tmp_path / "out/greyx2.png") as grey:
         assert (picture.size, picture.mode, grey.size) == ((140, 100), "RGB", (80, 80))
+    before = (tmp_path / "out/rocketx2.png").read_bytes()
+    lost = hvscale_warm("upscale", "rocket.jpg", "out/rocketx2.png", "--weights", weights, "--output", "out")
+    assert (lost.returncode, "out/rocketx2.png is one of the given images" in lost.stderr) == (2, True)
+    assert (tmp_path / "out/rocketx2.png").read_bytes() == before
     assert hvscale_warm("upscale", "rocket.jpg", "--weights", weights, "--self-ensemble").returncode == 0
     assert (tmp_path / "rocketx2.png").is_file()
 

@@ -50,11 +50,12 @@ def print_evaluation(result: "EvalResult") -> None:
         [row.name, decibels(row.psnr_db), f"{row.ssim:.4f}", decibels(row.bicubic_psnr_db), f"{row.bicubic_ssim:.4f}"]
         for row in result.images
     ]
+    equal = len(result.images) == 1
     mean = [
         "mean",
-        decibels(result.psnr_db),
+        decibels(result.psnr_db, equal),
         f"{result.ssim:.4f}",
-        decibels(result.bicubic_psnr_db),
+        decibels(result.bicubic_psnr_db, equal),
         f"{result.bicubic_ssim:.4f}",
     ]
     print_table(["image", "PSNR dB", "SSIM", "bicubic dB", "bicubic SSIM"], [*rows, mean])
@@ -62,5 +63,8 @@ def print_evaluation(result: "EvalResult") -> None:
     print_message(f"{result.model} x{result.scale} on {result.data}: {channels}, {result.shave_pixels} pixels shaved")
 
 
-def decibels(value: float | None) -> str:
-    return "equal" if value is None else f"{value:.2f}"
+def decibels(value: float | None, equal: bool = True) -> str:
+    """The value; None, an infinite one, is that of equal images or a mean that includes some."""
+    if value is None:
+        return "equal" if equal else "infinite"
+    return f"{value:.2f}"

@@ -63,6 +63,7 @@ class EvalResult(VersionedDocument):
     shave_pixels: int | None = None
     self_ensemble: bool | None = None
     psnr_db: float | None = None
+    """The mean over the images; None if it is infinite, because one is identical."""
     ssim: float | None = None
     bicubic_psnr_db: float | None = None
     bicubic_ssim: float | None = None
@@ -130,7 +131,8 @@ def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ra
     scale = int(trained.options["scale"])
     chosen = ranks.all_or_fail(lambda: images_of(config, scale))
     measure = measure_of(config, chosen, scale)
-    smallest = 2 * measure.shave + MIN_MEASURED_SIDE
+    # A multiple of the scale, to which images are cropped.
+    smallest = -(-(2 * measure.shave + MIN_MEASURED_SIDE) // scale) * scale
     # Each image is used once, by one rank, so caching would not help.
     photos = ranks.all_or_fail(lambda: [pairs.lazy_photo(pair, scale, smallest) for pair in chosen.pairs])
     found = score_photos(trained.module, photos, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)

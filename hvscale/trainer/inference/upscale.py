@@ -5,6 +5,7 @@ Images that are too large are cut into tiles, with the same result.
 
 import ctypes
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.checkpoints.trained_model import load_trained_model
-from hvscale.trainer.data.images import Pixels, decode, image_size
+from hvscale.trainer.data.images import Pixels, decode_upright, image_size
 from hvscale.trainer.inference.config import UpscaleConfig
 from hvscale.trainer.inference.metrics import to_pixels
 from hvscale.trainer.ranks import Ranks
@@ -192,9 +193,12 @@ def upscale_files(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> 
     targets = [(config.output or image.parent) / f"{image.stem}x{scale}.png" for image in config.images]
 
     def check() -> None:
+        uses, given = Counter(targets), {image.resolve() for image in config.images}
         for image, target in zip(config.images, targets, strict=True):
             image_size(image)
-            if targets.count(target) > 1:
+            if target.resolve() in given:
+                raise RequestError(f"{target} is one of the given images: write to another folder with --output")
+            if uses[target] > 1:
                 raise RequestError(
                     f"two images would be written to {target}: upscale them one at a time, with different --output"
                 )
@@ -204,7 +208,9 @@ def upscale_files(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> 
 
     def enlarge() -> None:
         for image, target in list(zip(config.images, targets, strict=True))[ranks.rank :: ranks.size]:
-            pixels = upscale_image(trained.module, decode(image), scale, config.memory_gb * 1e9, config.self_ensemble)
+            pixels = upscale_image(
+                trained.module, decode_upright(image), scale, config.memory_gb * 1e9, config.self_ensemble
+            )
             picture = Image.fromarray(pixels)
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
