@@ -337,6 +337,16 @@ def test_the_newest_running_run(make_run: MakeRun, tmp_path: Path) -> None:
         RunFolder(root / name).write(record)
     locks = [FolderLock(root / name) for name in ("a", "study", "study/inner", "b", "z")]
     assert newest_running(root).path == root / "study/inner"
+    is_file = Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if path.parent == root / "a":  # as in another user's own folder
+            raise PermissionError
+        return is_file(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "is_file", refuse)
+        assert newest_running(root).path == root / "study/inner"
     locks[2].close()
     assert newest_running(root).path == root / "b"
     for lock in locks:

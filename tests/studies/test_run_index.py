@@ -1,5 +1,6 @@
 """`hvscale runs`: listing, filters and removal, on folders of every kind."""
 
+import errno
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, STEP
 from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
 from hvscale.studies.run_index.page import HEIGHT, POINTS, WIDTH, draw_sparkline
+from hvscale.studies.run_index.prune import plan_removal
 from hvscale.studies.run_index.table import COLUMNS, LEFT_OUT_FIRST, cells, print_entries
 from tests.conftest import PROGRAMS, Run
 from tests.profiling.synthetic import head, records, signed
@@ -270,6 +272,29 @@ def test_unreadable_runs_are_removed_on_request(hvscale: Run, make_run: MakeRun,
         assert line in done.stderr
     for name in ("foreign", "study"):
         assert f"{name} is kept: it may not be hvscale's" in done.stderr
+
+
+def test_a_private_run_of_another_user_is_unreadable_and_kept(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("private", "readable"):
+        make_run(name, days=50)
+    stat = Path.stat
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if path.parent.name == "private":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    index = read_index(tmp_path / "runs")
+    assert [(entry.name, entry.state) for entry in index.entries] == [
+        ("private", "unreadable"),
+        ("readable", "finished"),
+    ]
+    assert index.entries[0].problem == f"{tmp_path}/runs/private cannot be read: Permission denied"
+    plan = plan_removal(index, index.entries, keep_best=False, unreadable=True)
+    assert [entry.name for entry in plan.remove] == ["readable"]
 
 
 def test_damaged_figures_leave_the_run_listed(hvscale: Run, make_run: MakeRun) -> None:

@@ -32,8 +32,11 @@ def newest_running(root: Path) -> RunFolder:
 
 def _locked_folders(folder: Path, depth: int) -> Iterator[Path]:
     """Folders with a lock file, which every run and study has until it ends."""
+    entries: list[Path] = []
     with suppress(OSError):
-        for entry in sorted(folder.iterdir()):
+        entries = sorted(folder.iterdir())
+    for entry in entries:
+        with suppress(OSError):  # another user's own
             if (entry / LOCK).is_file():
                 yield entry
                 if depth > 1:

@@ -92,7 +92,13 @@ def read_entry(path: Path, now: float) -> RunEntry | None:
     `now`: seconds since 1970. Reads run.json or the study's document, result.json, steps.jsonl and
     the fixed part of profiles. Raises OSError if the folder vanishes meanwhile.
     """
-    if (path / "run.json").exists() or has_run_folders(path):
+    try:
+        is_run = (path / "run.json").exists() or has_run_folders(path)
+    except PermissionError as error:  # another user's own, in a shared folder of runs
+        problem = f"{path} cannot be read: {error.strerror}"
+        age = _age(path.stat().st_mtime, now)
+        return RunEntry(name=path.name, kind=RUN, state=UNREADABLE, bytes=0, runs=1, problem=problem, **age)
+    if is_run:
         return _read_run(RunFolder(path), now)
     study = find_study(path)
     return _read_study(path, study, now) if study is not None else None

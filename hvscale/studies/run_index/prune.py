@@ -75,7 +75,11 @@ def why_kept(path: Path, entry: RunEntry, unreadable: bool) -> str | None:
 
 
 def why_unreadable_is_kept(path: Path, entry: RunEntry, unreadable: bool) -> str | None:
-    if entry.kind != RUN or not has_run_folders(path):
+    try:
+        is_ours = entry.kind == RUN and has_run_folders(path)
+    except PermissionError:
+        is_ours = False
+    if not is_ours:
         return f"it may not be hvscale's: {entry.problem}; remove it by hand if you do not need it"
     if entry.age_seconds < QUIET_SECONDS:
         return f"it may be running, because its files changed {entry.age_seconds:.0f} s ago: {entry.problem}"
