@@ -252,6 +252,16 @@ def test_the_guide_compares_trials_with_the_defaults_before_them(tmp_path: Path)
     assert "+20.0 %" in row
 
 
+def test_the_guide_repeats_the_search_with_its_options(tmp_path: Path) -> None:
+    request = {"knobs": ["cycle_time", "binding"], "metric": r"speed: (\S+)", "trial_seconds": 5.0}
+    write_outputs(tmp_path, study(RING).model_copy(update={"request": request}))
+    search, proof, *_ = (tmp_path / "guide.md").read_text().partition("## How to repeat it")[2].split("```sh")[1:]
+    metric = r"--metric 'speed: (\S+)'"
+    assert all(words in search for words in ("--knobs cycle_time,binding", "--trial-seconds 5", metric)), search
+    assert "compare-settings" in proof
+    assert metric in proof
+
+
 def test_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
     odd = os.fsdecode(b"tr\xffin.py")
     write_outputs(tmp_path, study(RING, command=["python", odd]))

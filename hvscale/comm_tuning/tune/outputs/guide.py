@@ -254,12 +254,19 @@ class Guide:
         fixed = [["--fix", f"{knob}={text}"] for knob, text in self.document.fixed.items()]
         options = self.tuned.launch
         asked = [name for name in ("transport", "devices") if is_given(options, name)]
+        request = self.document.request
+        metric = [["--metric", request["metric"]]] if request.get("metric") else []
+        limits = [["--knobs", ",".join(request["knobs"])]] if request.get("knobs") else []
+        limits += [["--trial-seconds", f"{request['trial_seconds']:g}"]] if "trial_seconds" in request else []
         search = [["hvscale", "tune", "-np", str(self.document.np)], *launch_words(self.tuned, asked), *fixed]
+        search += [*limits, *metric]
         found = [ShellCommand("the whole study, in a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
         if self.tuned.gained and "," not in file:
             proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
-            found.append(ShellCommand("only the proof", shell([proof, *launch_words(self.tuned), command(self.tuned)])))
+            found.append(
+                ShellCommand("only the proof", shell([proof, *launch_words(self.tuned), *metric, command(self.tuned)]))
+            )
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
             found.append(
