@@ -44,12 +44,14 @@ def rounds(rank: int) -> NDArray[Any]:
     return synthetic.signed(found)
 
 
-def write(run: RunFolder, rank: int, records: NDArray[Any], clock_error_ns: int = 0) -> None:
+def write(
+    run: RunFolder, rank: int, records: NDArray[Any], clock_error_ns: int = 0, job: int = 0, suffix: str = ""
+) -> None:
     header = synthetic.header(len(records), 1 << 20, rank)
-    header["clock_error_ns"] = clock_error_ns
+    header["clock_error_ns"], header["job"] = clock_error_ns, job
     header["operations"][0, STEP] = b"step"
     parts = (synthetic.signed_header(header), synthetic.communicators(), synthetic.counters(records), records)
-    (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
+    (run.hvprof / f"rank-{rank:05d}{suffix}.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
 
 
 @pytest.fixture
@@ -131,6 +133,26 @@ def test_a_clock_jump_warns_and_excludes_collectives(run: RunFolder) -> None:
     assert result.rows[0].calls == 2 * ROUNDS, "the table counts them, too"
     write(run, 1, synthetic.signed(jumped), 2 * jump)
     assert explained_breakdown(run).warnings == []
+
+
+def test_the_time_between_two_programs_of_a_rank_is_no_step(run: RunFolder) -> None:
+    for rank in range(2):
+        second = rounds(rank)[:21]
+        second["start_ns"] += 1000 * EVERY
+        write(run, rank, synthetic.signed(second), suffix=".99")
+    found = explained_breakdown(run)
+    assert found.exposed_communication is not None
+    assert found.exposed_communication.step_count == ROUNDS
+    assert found.exposed_communication.mean_step_seconds == pytest.approx(EVERY / 1e9)
+    assert [row.steps for row in found.by_rank] == [ROUNDS] * 2
+
+
+def test_ranks_of_spawned_processes_do_not_hide_the_waiting(run: RunFolder) -> None:
+    """The job has two ranks, and a process that it spawned has the rank 2 in its own world."""
+    write(run, 2, rounds(0)[:3], job=7)
+    found = explained_breakdown(run)
+    assert found.waiting is not None
+    assert (found.waiting.matched, found.warnings) == (ROUNDS, [])
 
 
 def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:

@@ -17,6 +17,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.flavours import all_rank_variables
 from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.read.nccl_file import (
     ENQUEUED,
     HEADER,
@@ -119,6 +120,12 @@ def test_every_call_is_recorded_under_every_version(harness: Path, make_run: Mak
         of_operation = [call for call in CALLS if call[6] == operation]
         assert sum(row.calls for row in rows) == 2 * threads * rounds * len(of_operation)
         assert sum(row.bytes for row in rows) == 2 * threads * rounds * sum(call[7] for call in of_operation)
+
+
+def test_a_rank_that_the_job_does_not_have_is_on_an_unknown_node(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(2, "NCCL")
+    record(harness, run, 6, 1, len(CALLS), rank=3)
+    assert [(row.rank, row.node) for row in explained_breakdown(run).by_rank] == [(3, "unknown node")]
 
 
 def test_check_gpu_reads_what_nccl_chose(harness: Path, make_run: MakeRun) -> None:

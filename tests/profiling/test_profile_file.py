@@ -145,6 +145,16 @@ def test_a_forged_record_causes_no_crash_or_overflow(data: st.DataObject) -> Non
     assert len(found) in (2, 3)
 
 
+@pytest.mark.parametrize("name", ["start_ns", "duration_ns"])
+def test_times_whose_sum_fits_into_no_integer_are_damage(name: str, make_run: MakeRun) -> None:
+    run, forged = make_run(1), synthetic.records(3)
+    forged[name][1] = 2**63 - 1
+    content = synthetic.head(3, 3, 0, synthetic.records(3)) + synthetic.signed(forged).tobytes()
+    (run.hvprof / "rank-00000.hvp").write_bytes(content)
+    (warning,) = breakdown(run).warnings
+    assert "2 intact records" in warning
+
+
 def test_a_torn_last_record_of_each_thread_gives_no_warning() -> None:
     records = synthetic.records(5)
     records["buffer_and_thread"] = np.array([1, 2, 1, 2, 1]) << 48
@@ -225,6 +235,8 @@ def test_a_partly_counted_call_is_repaired(calls: int, done: int, size: int, dur
         (lambda header: header["capacity"].fill(0), "sizes"),
         (lambda header: header["rank"].fill(2**31 - 1), "a rank or a time"),
         (lambda header: header["realtime_ns"].fill(2**64 - 1), "a rank or a time"),
+        (lambda header: header["clock_offset_ns"].fill(2**63 - 1), "a time that no clock can have"),
+        (lambda header: header["clock_error_ns"].fill(2**63), "a time that no clock can have"),
     ],
 )
 def test_an_invalid_header(change: Callable[[np.ndarray], None], message: str) -> None:

@@ -25,7 +25,7 @@ from hvscale.profiling.analyze.waiting import Waiting, find_wrong_clocks, waitin
 from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.passes import latest
 from hvscale.profiling.read.profile_file import RECORD, record_bytes
-from hvscale.profiling.read.rank_nodes import node_of_each_rank
+from hvscale.profiling.read.rank_nodes import UNKNOWN_NODE, node_of_each_rank
 from hvscale.profiling.read.sources.horovod_timeline import read_messages
 
 # Larger profiles are explained only on request: the table of 4 GiB takes 12 s on two cores,
@@ -99,7 +99,7 @@ def rank_count(recording: Recording) -> int:
 
 
 def _by_rank(run: RunFolder, recording: Recording, table: Breakdown, sums: RankSums | None) -> ByRank:
-    nodes = node_of_each_rank(run, run.read())
+    nodes = dict.fromkeys(recording.ranks, UNKNOWN_NODE) | node_of_each_rank(run, run.read())
     expected = set(nodes) if recording.ranks_per_event == 1 and recording.ranks else set()
     nodes = {rank: node for rank, node in nodes.items() if rank in expected or rank in recording.ranks}
     summed = None if sums is None else sums.result()
@@ -192,7 +192,8 @@ def _waiting(
     if not recording.events.detailed:
         match_collectives(recording.events, [], reducers)
         raise _UnavailableError(f"{recording.source} does not record which calls of different ranks belong together")
-    absent = recording.np - len(recording.ranks)
+    # Spawned processes may have ranks that the job does not have.
+    absent = len(set(range(recording.np)).difference(recording.ranks))
     wrong, seconds = find_wrong_clocks(recording.events, recording.clock_error_ns, absent)
     if wrong:
         warnings.append(

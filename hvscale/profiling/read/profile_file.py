@@ -19,6 +19,8 @@ from hvscale.core.files import open_regular
 from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters
 from hvscale.profiling.read.ring_file import (
     INT64_MAX,
+    MAX_CALL_NS,
+    MAX_CLOCK_NS,
     check_words,
     field_text,
     has_correct_check,
@@ -123,6 +125,9 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
     )
     if not fields["capacity"] and fields["reserved_records"]:
         raise RequestError(f"{path} is damaged: its header has sizes that version {VERSION} does not allow")
+    clock_error_ns = None if fields["clock_error_ns"] == UNKNOWN_CLOCK_ERROR else int(fields["clock_error_ns"])
+    if abs(int(fields["clock_offset_ns"])) > MAX_CLOCK_NS or (clock_error_ns or 0) > MAX_CALL_NS:
+        raise RequestError(f"{path} is damaged: its header has a time that no clock can have")
     return Header(
         rank=int(fields["rank"]),
         world_size=int(fields["world_size"]),
@@ -133,7 +138,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         capacity=int(fields["capacity"]),
         reserved_records=int(fields["reserved_records"]),
         clock_offset_ns=int(fields["clock_offset_ns"]),
-        clock_error_ns=None if fields["clock_error_ns"] == UNKNOWN_CLOCK_ERROR else int(fields["clock_error_ns"]),
+        clock_error_ns=clock_error_ns,
         job=int(fields["job"]) or None,
         large_counts_unseen=bool(fields["flags"] & LARGE_COUNTS_UNSEEN),
         stopped=fields["stopped_ns"] != 0,

@@ -15,6 +15,8 @@ HEADER_BYTES = 4096
 CHECKED_BYTES = 4032  # of the header; the rest changes with every record
 CHECK_FACTOR = 0x9E3779B97F4A7C15
 INT64_MAX = 2**63 - 1
+# Of a call's start and duration, and of the clock's offset: their sum fits into a signed integer.
+MAX_CALL_NS, MAX_CLOCK_NS = 2**61 - 1, 2**62
 COMMON_FIELDS: list[tuple[str, Any, int]] = [  # name, type, offset
     ("magic", "V8", 0),
     ("version", "<u4", 8),
@@ -66,8 +68,8 @@ def is_in_place(records: NDArray[Any], first_slot: int, capacity: int) -> NDArra
 
 
 def has_valid_times(records: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether start and duration of each record fit into a signed integer."""
-    valid: NDArray[np.bool_] = (records["start_ns"] <= INT64_MAX) & (records["duration_ns"] <= INT64_MAX)
+    """Whether start and duration of each record are times that a call can have."""
+    valid: NDArray[np.bool_] = (records["start_ns"] <= MAX_CALL_NS) & (records["duration_ns"] <= MAX_CALL_NS)
     return valid
 
 
@@ -106,7 +108,7 @@ def read_header_fields(
     is_empty = not header["capacity"] and not may_have_no_records
     if is_empty or any(header[name] != size for name, size in sizes.items()):
         raise RequestError(f"{path} is damaged: its header has sizes that version {version} does not allow")
-    if header["rank"] >= MOST_RANKS or max(header["monotonic_ns"], header["realtime_ns"]) > INT64_MAX:
+    if header["rank"] >= MOST_RANKS or max(header["monotonic_ns"], header["realtime_ns"]) > MAX_CLOCK_NS:
         raise RequestError(f"{path} is damaged: its header has a rank or a time that no job can have")
     return header
 

@@ -380,12 +380,21 @@ class RecordedEvents(EventSource):
         return found
 
     def step_marks(self) -> dict[int, NDArray[np.int64]]:
-        """By rank: the times of its step marks, ascending, and their threads."""
-        pieces: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
+        """By rank: the times of its step marks, ascending, and their threads.
+
+        If a rank ran several programs, those of the one with the most marks: the time between two
+        programs is no step.
+        """
+        marks: dict[int, NDArray[np.int64]] = {}
         for part in self.parts:
-            pieces[part.rank] += part.marks
-        marks = {rank: np.concatenate(found, axis=1) for rank, found in pieces.items() if found}
-        return {rank: found[:, np.argsort(found[0], kind="stable")] for rank, found in marks.items()}
+            if not part.marks:
+                continue
+            own = np.concatenate(part.marks, axis=1)
+            own = own[:, np.argsort(own[0], kind="stable")]
+            best = marks.setdefault(part.rank, own)
+            if (own.shape[1], -own[0, 0]) > (best.shape[1], -best[0, 0]):
+                marks[part.rank] = own
+        return marks
 
     def totals(self, collectives: bool) -> Totals | None:
         """The counters of all collectives, or of all point-to-point calls; None if none."""
