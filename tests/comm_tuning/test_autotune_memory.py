@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,8 +17,12 @@ from hvscale.comm_tuning.autotune import memory
 from hvscale.comm_tuning.autotune.job import keep
 from hvscale.comm_tuning.autotune.memory import RememberedSettings, recall_all
 from hvscale.comm_tuning.autotune.moves import live_moves, mpi_words
+from hvscale.comm_tuning.autotune.rank_side import agent
+from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
+from hvscale.comm_tuning.autotune.rank_side.result import Result
+from hvscale.comm_tuning.autotune.train import TunedTraining
 from hvscale.core.autotune_result import FOLDER, Fingerprint
-from hvscale.core.run_folder import Library, RunFolder
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from tests.comm_tuning.studies import LIBRARIES
@@ -153,6 +158,36 @@ def test_settings_of_a_failed_job_are_remembered_only_if_proven(folder: Path, tm
     assert not folder.exists()
     kept(tmp_path, result(), has_failed=True)
     assert len(memory.recall_all(pytest.fail)) == 1
+
+
+def test_a_training_that_is_shorter_than_its_tuning_keeps_the_result(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.meta_path", [*sys.meta_path])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    (tmp_path / "temporary").mkdir()
+    run = RunFolder(tmp_path / "run")
+    library, host = LIBRARIES["openmpi"], Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1)
+    record = RunRecord(
+        command=COMMAND, np=2, library=library, host=host, working_directory="/", started_at=datetime.now(UTC)
+    )
+    run.path.mkdir()
+    run.write(record)
+    tuning = TunedTraining(None)
+    assert list((tmp_path / "temporary").iterdir()) == []  # a rank that is killed leaves none
+    request = RankRequest.parse(os.environ.pop(VARIABLE))
+
+    class Tuned:
+        def exit(self) -> None:
+            Result(request, []).stop("the program ended after 4 steps", None)
+
+    monkeypatch.setattr(agent, "AGENTS", [Tuned()])
+    tuning.finish(run.path, has_failed=False)
+    assert json.loads((run.path / FOLDER / "result.json").read_text())["state"] == "not tuned"
+    assert capsys.readouterr().err.count("nothing was tuned: the program ended after 4 steps") == 2
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_proven_settings_are_not_replaced_by_others(folder: Path, tmp_path: Path) -> None:

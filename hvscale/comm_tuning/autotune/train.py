@@ -1,6 +1,7 @@
 """`hvscale train --autotune`: the tuning of a training that any launcher started, inside a rank."""
 
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 from hvscale.comm_tuning.autotune.job import MAX_REMEMBERED, STEPS, check_steps, keep_result
 from hvscale.comm_tuning.autotune.memory import recall_all
 from hvscale.comm_tuning.autotune.moves import live_moves
+from hvscale.comm_tuning.autotune.rank_side.agent import end_tuning
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.sitecustomize import TuneHorovod
 from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_result_file
@@ -36,7 +38,8 @@ class TunedTraining:
         place = flavours.launched_place()
         if place is None or VARIABLE in os.environ:
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="hvscale-autotune-"))
+        # Made when rank 0 writes into it: a rank that is killed leaves no empty folder.
+        self.folder = Path(tempfile.gettempdir(), f"hvscale-autotune-{secrets.token_hex(8)}")
         is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
         without_mpi = _without_mpi()
         remembered = [
@@ -61,6 +64,7 @@ class TunedTraining:
         """
         if self.folder is None:
             return
+        end_tuning()  # a training that is shorter than its tuning ends it
         if run is None and "HVSCALE_RUN" in os.environ:
             run = Path(os.environ["HVSCALE_RUN"])
         for found in sorted(self.folder.glob("result*.json")):  # the last phase is the last one

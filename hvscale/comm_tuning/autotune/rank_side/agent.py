@@ -38,6 +38,7 @@ OFFSETS = 8  # of the ranks' numbers
 HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
+AGENTS: "list[Agent]" = []  # of this process: at most one
 
 
 class Agent:
@@ -456,6 +457,7 @@ def attach(horovod: ModuleType, text: str) -> None:
     except (ValueError, TypeError) as error:
         problem = str(error)
     agent = Agent(horovod, request, problem)
+    AGENTS.append(agent)
     for operation, note in (("allreduce", agent.enqueue), ("broadcast", agent.enqueue_broadcast)):
         for name in (f"{operation}_async_", f"{operation}_async"):
             setattr(horovod, name, _noted(getattr(horovod, name), note, grouped=False))
@@ -465,6 +467,12 @@ def attach(horovod: ModuleType, text: str) -> None:
         setattr(horovod, name, getattr(agent, name))
     register(agent.end_step)
     atexit.register(agent.exit)
+
+
+def end_tuning() -> None:
+    """End the tuning of this process, if it is tuned, and write what it has found."""
+    for agent in AGENTS:
+        agent.exit()
 
 
 def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: bool) -> Callable[..., int]:
