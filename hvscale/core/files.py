@@ -1,6 +1,6 @@
 """Open files safely in folders that other users may write to.
 
-Only regular files are read, and writing follows no link.
+Only regular files are read, and writing follows no link outside /dev.
 """
 
 import errno
@@ -19,6 +19,16 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a device, or a link in /dev such as /dev/stdout: no file may replace it."""
+    try:
+        mode, folder = path.lstat().st_mode, path.parent.resolve()
+    except OSError:
+        return False
+    is_link_of_system = stat.S_ISLNK(mode) and (folder == Path("/dev") or folder.is_relative_to("/proc"))
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or is_link_of_system
 
 
 def open_regular(path: Path) -> BinaryIO:

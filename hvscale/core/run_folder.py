@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from pydantic import AwareDatetime, BaseModel, JsonValue
 
 from hvscale.core.documents import VersionedDocument, other_version, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
-from hvscale.core.files import open_new, read_text
+from hvscale.core.files import is_device, open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
 
 # Stopped: the program that started the run ended it early.
@@ -41,9 +42,14 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Write a file under a temporary name beside `path`, sync it and rename it.
 
     A reader sees the whole old file or the whole new one. The file gets the permissions that the
-    caller's umask allows. Raises OSError if the folder cannot be written or is full; the old file
-    is then unchanged.
+    caller's umask allows. A device such as /dev/stdout is written to and stays. Raises OSError if
+    the folder cannot be written or is full; the old file is then unchanged.
     """
+    if is_device(path):
+        sys.stdout.flush()  # it may be the same file
+        with path.open("ab") as device:
+            write(device)
+        return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # tempfile creates files with mode 0600, and reading the umask means setting it for every thread
     # of the process.

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from pydantic import BaseModel
 
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_device
 from hvscale.core.run_folder import write_text
 
 # A spreadsheet takes a cell that begins with one of these for a formula (OWASP, CSV injection).
@@ -38,6 +39,8 @@ def require_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if is_device(path) and os.access(path, os.W_OK):
+            return
         with TemporaryFile(dir=path.parent):
             pass
     except OSError as error:

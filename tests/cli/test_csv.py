@@ -1,6 +1,7 @@
 """`--csv FILE`: it is checked before a job starts, and it is written after the result is shown."""
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_a_csv_file_in_the_run_folder_is_allowed(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="cannot write"):
             check_csv(wrong, tmp_path / "other")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_device_is_written_to_and_never_replaced() -> None:
+    reader, writer = os.pipe()
+    path = Path(f"/dev/fd/{writer}")  # a link to the pipe, as /dev/stdout may be
+    check_csv(path, None)
+    check_csv(Path(os.devnull), None)
+    write_csv(path, [Row()])
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == "name\na\n"
 
 
 def test_dicts_and_lists_are_written_as_json() -> None:
