@@ -240,6 +240,12 @@ static bool fill_in_functions(void *library)
     return complete;
 }
 
+static bool has_standard_abi(const char *library_file)
+{
+    const char *slash = strrchr(library_file, '/'), *name = slash != NULL ? slash + 1 : library_file;
+    return strncmp(name, "libmpi_abi", strlen("libmpi_abi")) == 0;
+}
+
 bool mpi_abi_load(fn_ptr entry)
 {
     Dl_info object;
@@ -248,10 +254,13 @@ bool mpi_abi_load(fn_ptr entry)
     void *library = dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL)
         return false;
-    if (dlsym(library, "ompi_mpi_comm_world") != NULL)
+    /* First: Open MPI 6's libmpi_abi.so depends on the library that has Open MPI's objects. */
+    if (has_standard_abi(object.dli_fname))
+        mpi = standard_abi;
+    else if (dlsym(library, "ompi_mpi_comm_world") != NULL)
         fill_in_open_mpi(library);
     else
-        mpi = strstr(object.dli_fname, "libmpi_abi") != NULL ? standard_abi : mpich;
+        mpi = mpich;
     bool complete = fill_in_functions(library);
     dlclose(library);
     return complete;
