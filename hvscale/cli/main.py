@@ -1,8 +1,10 @@
 """The command `hvscale`. Each sub-command is a file in commands/, loaded when it is called."""
 
+import errno
 import gc
 import importlib
 import io
+import os
 import signal
 import sys
 from pathlib import Path
@@ -103,6 +105,25 @@ def has_working_folder() -> bool:
     return True
 
 
+def print_os_error(error: OSError) -> int:
+    """Print a line about an error that any command may meet, and return the exit status.
+
+    Raises all other errors.
+    """
+    if isinstance(error, FileNotFoundError) and not has_working_folder():
+        return print_error("the working folder was deleted: change to another folder", RequestError.exit_status)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
+        raise error
+    if error.filename is None:  # Python would try to write the rest once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:  # as Typer ends, for what it prints
+        return 1
+    return print_error(
+        f"no space left for {error.filename or 'the output'}: free some, or write to another disk",
+        RequestError.exit_status,
+    )
+
+
 def main() -> None:
     """The console script: every expected failure is one line on stderr and an exit status."""
     # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
@@ -113,6 +134,7 @@ def main() -> None:
         status = app(standalone_mode=False)
         if status == STOPPED_BY_CTRL_C:
             print_error("stopped by Ctrl-C", status)
+        sys.stdout.flush()
     except typer.TyperException as error:
         text = usage_message(error)
         status = print_error(text, error.exit_code) if text else error.exit_code
@@ -120,10 +142,8 @@ def main() -> None:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
-    except FileNotFoundError:
-        if has_working_folder():
-            raise
-        status = print_error("the working folder was deleted: change to another folder", RequestError.exit_status)
+    except OSError as error:
+        status = print_os_error(error)
     # Python collects garbage among all modules once more at its end, which takes a tenth of a
     # start. Not with Triton, which torch.compile uses: it reports objects that are not collected as
     # leaks.

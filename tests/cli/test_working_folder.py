@@ -1,4 +1,4 @@
-"""The working folder may be deleted by another program."""
+"""The working folder may be deleted by another program, and the disk of the output be full."""
 
 import subprocess
 from pathlib import Path
@@ -17,3 +17,12 @@ def test_a_deleted_working_folder_is_one_line(tmp_path: Path, words: tuple[str, 
     )
     assert done.returncode == 2
     assert done.stderr == "hvscale: the working folder was deleted: change to another folder\n"
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [PROGRAMS / "hvscale", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr == "hvscale: no space left for the output: free some, or write to another disk\n"
