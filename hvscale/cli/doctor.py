@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -84,9 +85,18 @@ def examination(check: Examination) -> Examination:
 def examine() -> Iterator[Check]:
     """The checks, one by one, because some take seconds."""
     for check in _examinations:
-        yield check()
+        yield examined(check)
     for name in placements.names():
         yield placement(name)
+
+
+def examined(check: Examination) -> Check:
+    """The check's result; a broken installation, which makes a check fail, is reported too."""
+    try:
+        return check()
+    except Exception as problem:
+        found = (str(problem).strip().splitlines() or [type(problem).__name__])[-1]
+        return Check(name=check.__name__.replace("_", " "), good=False, found=found, fix=SET_UP_AGAIN)
 
 
 @examination
@@ -121,7 +131,10 @@ def compiler() -> Check:
 
 @examination
 def torch() -> Check:
-    import torch
+    try:
+        import torch
+    except Exception as problem:  # a library that it needs is missing or has another release
+        return Check(name="PyTorch", good=False, found=f"cannot be imported: {problem}", fix=SET_UP_AGAIN)
 
     accelerator = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no usable GPU"
     return Check(name="PyTorch", good=True, found=f"{torch.__version__}, {accelerator}")
@@ -265,15 +278,14 @@ def runs_here(flavour: flavours.Flavour) -> bool:
 
 @examination
 def cores() -> Check:
-    import torch
-
     host = describe_host()
     memory = host.memory_bytes / 2**30
-    return Check(
-        name="cores",
-        good=True,
-        found=f"{host.cores} of {host.cpu}, {memory:.0f} GiB, {torch.get_num_threads()} threads in PyTorch",
-    )
+    found = f"{host.cores} of {host.cpu}, {memory:.0f} GiB"
+    with suppress(Exception):  # the check of PyTorch reports it
+        import torch
+
+        found += f", {torch.get_num_threads()} threads in PyTorch"
+    return Check(name="cores", good=True, found=found)
 
 
 @examination
