@@ -14,7 +14,7 @@ from hvscale.trainer import TrainConfig, train
 from hvscale.trainer.data.classes import class_folders, random_crop_box, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.inference.config import EvalConfig
-from hvscale.trainer.inference.evaluate import evaluate_trained
+from hvscale.trainer.inference.evaluate import classes_of, evaluate_trained
 from hvscale.trainer.tasks import classification
 from tests.trainer.conftest import Ranks
 
@@ -69,6 +69,8 @@ def test_trained_classifier_can_be_evaluated(classes: Path) -> None:
     shutil.rmtree(classes / "val/red")
     with pytest.raises(RequestError, match="has 2 classes, but the model was trained on 3"):
         evaluate_trained(EvalConfig(weights=result.run, data=str(classes), image_size=16))
+    with pytest.raises(RequestError, match="a folder of images for each class: name it with --data"):
+        evaluate_trained(EvalConfig(weights=result.run))
 
 
 @pytest.mark.parametrize(("batches", "steps_per_epoch"), [(1, 6), (4, 1), (6, 1)])
@@ -155,6 +157,9 @@ def test_labels_are_indices_of_the_sorted_folders(classes: Path) -> None:
     training, validation = class_folders(str(classes), None)
     assert training.classes == ["blue", "green", "red"]
     assert validation is not None
+    shutil.rmtree(classes / "train")
+    (classes / "val/.ipynb_checkpoints").mkdir()
+    assert classes_of(str(classes)) == validation
     assert {(file.parent.name, label) for file, label in validation.samples} == {("blue", 0), ("green", 1), ("red", 2)}
 
 

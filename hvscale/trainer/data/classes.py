@@ -43,7 +43,8 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
 def read_class_folder(folder: Path, given: str) -> ClassFolder:
     if not is_folder(folder):
         raise RequestError(f"--data {given}: no such folder")
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    # Hidden folders, such as .ipynb_checkpoints, are no classes.
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     samples = [
         (file, label)
         for label, name in enumerate(classes)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -10,9 +11,11 @@ from pydantic import BaseModel, ConfigDict
 from hvscale import models
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.files import is_folder
 from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
+from hvscale.trainer.config import BUNDLED
 from hvscale.trainer.data import pairs
-from hvscale.trainer.data.classes import ClassFolder, class_folders
+from hvscale.trainer.data.classes import ClassFolder, class_folders, read_class_folder
 from hvscale.trainer.data.sources import (
     DIV2K_VALIDATION,
     ImageSet,
@@ -103,7 +106,11 @@ def options_for(config: EvalConfig) -> dict[str, Any]:
 
 
 def classes_of(data: str) -> ClassFolder:
-    """DATA/val if it exists, else all of DATA."""
+    """DATA/val if it exists, else all of DATA. Raises RequestError if it has no classes."""
+    if data == BUNDLED:
+        raise RequestError("a classifier is evaluated on a folder of images for each class: name it with --data")
+    if is_folder(Path(data, "val")) and not is_folder(Path(data, "train")):
+        return read_class_folder(Path(data, "val"), data)
     training, validation = class_folders(data, None)
     return validation or training
 
