@@ -43,6 +43,12 @@ def test_the_transport_determines_the_library_of_a_knob() -> None:
         translated(["eager_threshold=1M"], "openmpi", "5.0.11", "cm")
 
 
+@pytest.mark.parametrize("size", ["79", "2G"])
+def test_open_mpi_fails_or_hangs_with_these_eager_limits(size: str) -> None:
+    with pytest.raises(RequestError, match="Open MPI accepts 80 to 2147483647"):
+        translated([f"eager_threshold={size}"], "openmpi", "5.0.11", "ob1")
+
+
 def test_also_set_depends_on_the_value() -> None:
     assert translated(["cuda_ipc=off"], "mpich", "5.0.2", "ofi").also_set == {"MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR": "0"}
     assert translated(["cuda_ipc=on"], "mpich", "5.0.2", "ofi").also_set == {}

@@ -45,6 +45,8 @@ register(
                         "nvls_tree": "NVLSTree",
                     }
                 ),
+                note="broadcasts have only ring, so from NCCL 2.24 jobs with broadcasts fail with other values; "
+                "set --env NCCL_ALGO=allreduce:tree there",
                 source=GUIDE,
             ),
             Spelling(
