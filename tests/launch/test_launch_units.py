@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, default_run_path
 from hvscale.launch import environment, flavours, placements
-from hvscale.launch.cleanup import leftovers
+from hvscale.launch.cleanup import leftovers, ownership
 from hvscale.launch.containers import engine, mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
@@ -479,3 +479,12 @@ def test_signals_without_a_name_have_a_number() -> None:
 
 def test_a_run_folder_that_its_command_removed_has_no_reports(tmp_path: Path) -> None:
     assert reported_library.LibraryReports(tmp_path / "removed", 1).new(ended=True) is None
+
+
+@pytest.mark.parametrize(("writable", "folder"), [(True, "/run/lock"), (False, "/tmp")])  # noqa: S108
+def test_a_user_s_lock_is_in_a_folder_that_all_may_write_to(
+    writable: bool, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.access", lambda path, mode: writable)
+    assert ownership.lock_file("swarm") == Path(folder, "hvscale-1000-swarm.lock")

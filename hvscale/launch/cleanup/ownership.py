@@ -96,11 +96,12 @@ def machine_lock(name: str) -> Iterator[None]:
 def lock_file(name: str) -> Path:
     """The lock's path: root's in a folder that only root can write to, others' in a shared folder.
 
-    Names in the shared folder contain the user's id.
+    Names in the shared folder contain the user's id. Some systems share /tmp only.
     """
     if os.geteuid() == 0:
         return Path("/run") / f"hvscale-{name}.lock"
-    return Path("/run/lock") / f"hvscale-{os.geteuid()}-{name}.lock"
+    shared = Path("/run/lock") if os.access("/run/lock", os.W_OK) else Path("/tmp")  # noqa: S108 - not a secret name
+    return shared / f"hvscale-{os.geteuid()}-{name}.lock"
 
 
 def acquire(descriptor: int, path: Path) -> None:
