@@ -14,9 +14,10 @@
 static int init(unsigned interface, void **context, int *mask, uint64_t id, int ranks, int rank)
 {
     *context = NULL;
-    *mask = 0;
-    if (!nccl_open(interface, ranks, rank))
+    if (!nccl_open(interface, ranks, rank)) {
+        *mask = 0;
         return NCCL_SUCCESS;
+    }
     struct nccl_communicator *communicator = malloc(sizeof *communicator);
     if (communicator == NULL) {
         log_line("out of memory: calls in one NCCL communicator are not recorded, and the job continues");
@@ -24,11 +25,9 @@ static int init(unsigned interface, void **context, int *mask, uint64_t id, int 
     }
     *communicator = (struct nccl_communicator){.id = id, .size = (uint32_t)ranks, .has_kernel_events = interface >= 3};
     *context = communicator;
-    *mask = NCCL_COLLECTIVE | NCCL_POINT_TO_POINT;
-    if (interface >= 3)
-        *mask |= NCCL_KERNEL_CHANNEL;
-    if (interface >= 6)
-        *mask |= NCCL_COPY_ENGINE_COLLECTIVE;
+    /* At once: all communicators share the mask, and other threads make calls meanwhile. */
+    *mask = NCCL_COLLECTIVE | NCCL_POINT_TO_POINT | (interface >= 3 ? NCCL_KERNEL_CHANNEL : 0) |
+        (interface >= 6 ? NCCL_COPY_ENGINE_COLLECTIVE : 0);
     return NCCL_SUCCESS;
 }
 

@@ -144,11 +144,12 @@ def test_the_plug_in_exports_one_table_per_version() -> None:
 
 def test_copy_engine_collectives_and_unknown_names_are_recorded(make_run: MakeRun, tmp_path: Path) -> None:
     """Calls without kernels have the host's time. Unknown functions are "other", with a warning."""
-    program = tmp_path / "copy_engine"
+    program, plugin = tmp_path / "copy_engine", tmp_path / "plugin.so"
+    subprocess.run(["cc", *FLAGS, *SHARED_LIBRARY, "-o", plugin, *NCCL_PLUGIN], check=True)
     subprocess.run(["cc", *FLAGS, "-o", str(program), str(PROGRAMS / "nccl_copy_engine.c"), "-ldl"], check=True)
     run = make_run(2, "NCCL")
-    done = start(program, 6, HVPROF_DIRECTORY=str(run.hvprof))
-    assert done.returncode == 0, done.stderr
+    done = start(program, 6, plugin=plugin, HVPROF_DIRECTORY=str(run.hvprof))
+    assert done.returncode == 0, (done.returncode, done.stderr)
     records = read_nccl_profile(profile_of(run, 0)).records
     assert records["function"].tolist() == [b"AlltoAll", b"Everything"]
     assert records["algorithm"].tolist() == [b"COPY_ENGINE", b"AN_ALGORITHM_OF_"]

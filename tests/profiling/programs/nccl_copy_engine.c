@@ -1,9 +1,41 @@
 /*
  * nccl_copy_engine PLUGIN 6: makes one collective by the copy engines, and one with unknown names.
+ * The status is 3 if the mask of events, which all communicators share, changes while one is made.
  */
 #include "../../../native/nccl_plugin/abi.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { COMMUNICATORS = 200000 };
+
+static int shared_mask, changes;
+static atomic_bool reading, made;
+
+static void *count_changes(void *known)
+{
+    for (reading = true; !made;)
+        changes += __atomic_load_n(&shared_mask, __ATOMIC_RELAXED) != *(int *)known;
+    return NULL;
+}
+
+static void make_communicators(const struct nccl_profiler_v6 *table, int mask)
+{
+    pthread_t reader;
+    shared_mask = mask;
+    pthread_create(&reader, NULL, count_changes, &mask);
+    while (!reading)
+        sched_yield();
+    for (int i = 0; i < COMMUNICATORS; i++) {
+        void *context;
+        table->init(&context, 2, &shared_mask, "name", 1, 2, 0, NULL);
+        table->finalize(context);
+    }
+    made = true;
+    pthread_join(reader, NULL);
+}
 
 int main(int count, char **arguments)
 {
@@ -16,6 +48,9 @@ int main(int count, char **arguments)
     table->init(&context, 1, &mask, "name", 1, 2, 0, NULL);
     if ((mask & NCCL_COPY_ENGINE_COLLECTIVE) == 0)
         return 2;
+    make_communicators(table, mask);
+    if (changes != 0)
+        return 3;
     table->start(context, &handle, &(struct nccl_event_v6){
         .type = NCCL_COPY_ENGINE_COLLECTIVE,
         .copy_engine = {.function = "AlltoAll", .count = 100, .datatype = "ncclFloat32"},
