@@ -19,6 +19,7 @@ from hvscale.cli.model_options import ModelCommand
 from hvscale.comm_tuning.knobs.table import RESTARTS, KnobRow, knobs
 
 COMMANDS = "reference/commands"
+CLASS = re.compile(r"^class (\w+)\((.*)\):", re.MULTILINE)  # a class and its bases
 CLONE = Path(__file__).parent.parent
 # Pages outside docs/, and their paths in the site.
 EXTERNAL_PAGES = {
@@ -161,6 +162,15 @@ class DocumentSchema(GenerateJsonSchema):
         metadata = {key: value for key, value in schema.get("metadata", {}).items() if key != "pydantic_js_extra"}
         return super().generate_inner({**schema, "metadata": metadata})
 
+    def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
+        made = super().generate(schema, mode)
+        definitions = made.get("$defs", {})
+        if "LaunchOptions" in definitions:  # documents have the options of its placement beside the others
+            options = definitions["LaunchOptions"]["properties"]
+            del options["placement"]
+            options.update(definitions.pop("PlacementOptions")["properties"])
+        return made
+
 
 def schema_pages() -> Iterator[tuple[str, str]]:
     """The JSON schema of each document, and an index of them."""
@@ -185,16 +195,31 @@ def schema_pages() -> Iterator[tuple[str, str]]:
 
 
 def documents() -> dict[str, type[BaseModel]]:
-    """Return the classes of the documents by the name in their key `schema`."""
-    package = Path(hvscale.__file__).parent
-    found = {}
-    for file in sorted(package.rglob("*.py")):
-        if "schema_: " not in file.read_text():
-            continue
-        module = importlib.import_module(".".join(file.relative_to(package.parent).with_suffix("").parts))
+    """Return the classes of the documents by the name in their key `schema`.
+
+    Of several classes for one document, the one with the most fields: the others read a part of it.
+    """
+    found: dict[str, type[BaseModel]] = {}
+    for module in modules_of_documents():
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, BaseModel) and "schema_" in kind.model_fields:
-                default = kind.model_fields["schema_"].default
-                if isinstance(default, str):
-                    found[default] = kind
+                name = kind.model_fields["schema_"].default
+                if isinstance(name, str) and (
+                    name not in found or len(kind.model_fields) > len(found[name].model_fields)
+                ):
+                    found[name] = kind
     return found
+
+
+def modules_of_documents() -> Iterator[Any]:
+    """The modules that define `VersionedDocument` or a class derived from it."""
+    package = Path(hvscale.__file__).parent
+    bases = {file: dict(CLASS.findall(file.read_text())) for file in sorted(package.rglob("*.py"))}
+    names, known = {"VersionedDocument"}, set[str]()
+    while names != known:
+        known = names
+        derived = (name for classes in bases.values() for name, of in classes.items() if known & {*of.split(", ")})
+        names = known.union(derived)
+    for file, classes in bases.items():
+        if names & classes.keys():
+            yield importlib.import_module(".".join(file.relative_to(package.parent).with_suffix("").parts))

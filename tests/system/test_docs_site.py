@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Request
@@ -43,8 +44,17 @@ def test_every_command_has_its_page(site: Path) -> None:
 
 
 def test_documents_have_schemas(site: Path) -> None:
-    schema = json.loads((site / "reference" / "schemas" / "breakdown-1.json").read_text())
-    assert schema["properties"]["schema"]["const"] == "hvscale/breakdown/1"
+    def schema(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((site / "reference" / "schemas" / f"{name}.json").read_text())
+        return found
+
+    breakdown = schema("breakdown-1")["properties"]
+    assert breakdown["schema"]["const"] == "hvscale/breakdown/1"
+    assert {"rows", "by_rank", "waiting"} <= breakdown.keys()
+    bench = schema("bench-2")
+    assert {"rows", "crossovers"} <= bench["properties"].keys()
+    assert {"mpi", "nodes"} <= bench["$defs"]["LaunchOptions"]["properties"].keys()
+    assert "decision" in schema("tune-collectives-2")["properties"]
 
 
 def test_schemas_named_in_the_docs_exist(site: Path) -> None:
