@@ -27,7 +27,7 @@ from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library, reported_library
 from hvscale.launch.mpi.probe import has_large_counts
 from hvscale.launch.placement_options import PlacementOptions
-from hvscale.launch.placements import _slurm_job, ssh
+from hvscale.launch.placements import _slurm_job, netns, ssh
 from hvscale.launch.rank_side import remote_start
 from hvscale.launch.supervision import init_marker, outcome, programs
 from hvscale.launch.supervision.interrupts import InterruptedWaitError
@@ -488,3 +488,18 @@ def test_a_user_s_lock_is_in_a_folder_that_all_may_write_to(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.access", lambda path, mode: writable)
     assert ownership.lock_file("swarm") == Path(folder, "hvscale-1000-swarm.lock")
+
+
+@pytest.mark.parametrize(
+    ("routes", "subnet"),
+    [
+        (["default", "10.1.0.0/16", "10.213.0.0/24"], "10.213.1.0/24"),
+        (["10.0.0.0/8", "198.18.0.0/24"], "198.18.1.0/24"),
+        (["0.0.0.0/1", "128.0.0.0/1"], "10.213.0.0/24"),
+    ],
+)
+def test_the_network_of_namespaces_avoids_routes(
+    routes: list[str], subnet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(netns, "call", lambda words: json.dumps([{"dst": route} for route in routes]))
+    assert str(netns.free_subnet()) == subnet

@@ -9,6 +9,7 @@ namespace /etc/hosts names all nodes, because Gloo resolves its own host name.
 """
 
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,8 @@ NODE_INTERFACE = "eth0"
 BRIDGE = "bridge0"
 SWITCH = "switch"
 LOCK = "namespaces"
-SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
+# The second one, which is for benchmarks (RFC 2544), is for sites that route all of 10.0.0.0/8.
+RANGES = (ipaddress.IPv4Network("10.213.0.0/16"), ipaddress.IPv4Network("198.18.0.0/16"))
 MOST_NODES = 250
 LONGEST_ALIAS = 255  # bytes, the kernel's limit
 # `ip netns exec` mounts the files of this folder's sub-folder for the namespace over those in /etc.
@@ -48,10 +50,13 @@ def free_subnet() -> ipaddress.IPv4Network:
     """A /24 without a route on this machine. Raises RequestError if there is none."""
     routes = [entry["dst"] for entry in json.loads(call(["ip", "-4", "-json", "route", "show"]))]
     used = [ipaddress.IPv4Network(route) for route in routes if route != "default"]
-    for subnet in SUBNETS.subnets(new_prefix=24):
+    used = [route for route in used if route.prefixlen > 1]  # two of /1 are a VPN's default route
+    for subnet in itertools.chain.from_iterable(found.subnets(new_prefix=24) for found in RANGES):
         if not any(subnet.overlaps(other) for other in used):
             return subnet
-    raise RequestError(f"no free network in {SUBNETS} for the namespaces: {CLEANUP}")
+    raise RequestError(
+        f"no free network in {' and '.join(map(str, RANGES))} for the namespaces: `ip route` shows what uses them; {CLEANUP}"
+    )
 
 
 @contextmanager
