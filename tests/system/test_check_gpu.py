@@ -112,6 +112,8 @@ def test_bad_requests_are_one_line(hvscale: Run, tmp_path: Path) -> None:
         (["--only", "devices", "--dry-run", "--mpi", "gloo"], "--mpi gloo: the check starts its ranks by MPI"),
         (["--only", "devices", "--dry-run", "--mpi", "opnmpi"], "did you mean openmpi"),
         (["--only", "devices", "--dry-run", "--run", "full"], "full is not empty"),
+        (["--dry-run", "--csv", "missing/a.csv"], "cannot write missing/a.csv: No such file or directory"),
+        (["--list", "--json"], "--list prints a table only: leave out --json and --csv"),
     ):
         done = hvscale("check-gpu", *arguments)
         assert done.returncode == 2, done.stderr

@@ -108,6 +108,7 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
     [
         (("check", "nowhere"), "nowhere: no such folder"),
         (("check", "."), "needs a folder of images for each class"),
+        (("check", ".", "--csv", "missing/a.csv"), "cannot write missing/a.csv: No such file or directory"),
         (("make-lr", "nowhere"), "nowhere: no such folder"),
         (("make-lr", "."), "no images in it"),
         (("make-lr", ".", "--scale", "5"), "--scale 5: expected any of 2, 3, 4"),

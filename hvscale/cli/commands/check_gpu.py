@@ -7,6 +7,8 @@ import typer
 
 from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.console import print_document, print_table, results
+from hvscale.cli.model_options import check_csv
+from hvscale.core.errors import RequestError
 from hvscale.launch import flavours
 from hvscale.report.csv_file import write_csv
 
@@ -45,9 +47,13 @@ def check_gpu(
     from hvscale.bench.gpu_check.check import GpuCheck, select
     from hvscale.bench.gpu_check.output import CheckProgress, list_rows, rows, terminal_table
 
+    if show_list and (json or csv is not None):
+        raise RequestError("--list prints a table only: leave out --json and --csv")
     if show_list:
         print_table(["part", "limit", "what it checks"], list_rows(select(only)))
         return
+    if csv is not None:
+        check_csv(csv, run)
     check = GpuCheck.of(only, dry_run=dry_run, mpi=mpi, folder=run)
     try:
         with CheckProgress(check.document.steps) as progress:

@@ -9,6 +9,7 @@ import typer
 
 from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.console import messages, print_json, print_message, print_table, results
+from hvscale.cli.model_options import check_csv
 from hvscale.core.errors import EXIT_WRONG_REQUEST, RequestError
 from hvscale.core.numbers import SmallCount, limits
 from hvscale.report.csv_file import write_csv
@@ -70,6 +71,8 @@ def check(
     from hvscale.trainer.data.check import Problem
     from hvscale.trainer.data.check import check as check_images
 
+    if csv is not None:
+        check_csv(csv, None)
     with image_counter("checking") as count_image:
         report = check_images(str(data), patch_size, count_image)
     if json:
