@@ -152,6 +152,23 @@ def test_settings_that_were_not_proven_in_time_are_remembered_as_such(folder: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_memory_that_cannot_be_read_is_a_warning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    warnings: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", refuse)
+        patch.setattr(memory, "write_text", refuse)
+        line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "5"}), warnings)
+    assert line == f"autotune: nothing is proven: {UNFINISHED['reason']}; the best so far: cycle_time=5"
+    assert [text.partition(";")[0] for text in warnings] == [
+        f"cannot remember the settings in {folder}: Permission denied"
+    ]
+
+
 def test_settings_of_a_failed_job_are_remembered_only_if_proven(folder: Path, tmp_path: Path) -> None:
     line = kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "5"}), has_failed=True)
     assert line == f"autotune: nothing is proven: {UNFINISHED['reason']}; the best so far: cycle_time=5"

@@ -8,9 +8,9 @@ import hvscale.comm_tuning.autotune.rank_side
 from hvscale.comm_tuning.autotune.memory import (
     RememberedSettings,
     forget,
+    is_remembered,
     memory_folder,
     now,
-    path_of,
     recall_all,
     remember,
 )
@@ -161,7 +161,7 @@ def keep_result(
             forget(fingerprint)
         if not settings or fingerprint is None:
             return summary(result)
-        if gain is None and (has_failed or path_of(fingerprint).exists()):
+        if gain is None and (has_failed or is_remembered(fingerprint)):
             return summary(result)
         if files is not None and gain is not None:
             write_settings(files, command, options.np, options, library, settings, gain)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -125,6 +126,13 @@ def remember(entry: RememberedSettings) -> Path:
 def path_of(fingerprint: Fingerprint) -> Path:
     """The file of a job's settings, whether it exists or not."""
     return memory_folder() / f"{name_of(fingerprint)}.json"
+
+
+def is_remembered(fingerprint: Fingerprint) -> bool:
+    """Whether the job has settings, as far as the folder can be read."""
+    with suppress(OSError):
+        return path_of(fingerprint).exists()
+    return False
 
 
 def forget(fingerprint: Fingerprint) -> bool:
