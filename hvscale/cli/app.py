@@ -25,17 +25,26 @@ def new_app(text: str | None = None) -> typer.Typer:
 
 
 def simplify_help(command: Any, context: Any) -> None:
-    """Remove "<bool>" behind switches and the ranges of numbers from the help of a command and of
-    its sub-commands, and let it cut no words. The ranges are still checked.
+    """Remove "<bool>" behind switches, types of arguments and ranges of numbers from the help of a
+    command and of its sub-commands, and let it cut no words. The ranges are still checked.
     """
     command.format_help = partial(format_help, command.format_help)
     for param in command.params if context is None else command.get_params(context):
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
+            param._usage_display_name = partial(usage_name, param)
         param._get_number_range_help_str = lambda: None  # Typer has no setting for it
     for inner in getattr(command, "commands", {}).values():
         if inner is not None:
             simplify_help(inner, context)
+
+
+def usage_name(argument: Any) -> str:
+    """An argument in the usage line: without Typer's braces around required ones."""
+    name = argument.metavar if argument.required else f"[{argument.metavar}]"
+    return f"{name}..." if argument.nargs != 1 else name
 
 
 def format_help(of_command: Callable[[Any, Any], None], context: Any, formatter: Any) -> None:

@@ -26,6 +26,8 @@ def test_a_narrow_help_has_whole_names_of_options(hvscale: Run, command: str) ->
     assert len(expected) > 20
     assert expected <= names
     assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
+    usage_and_arguments = narrow.partition("─ Options")[0]
+    assert not re.search(r"[{<]|\[\[", usage_and_arguments), usage_and_arguments
 
 
 def test_an_unknown_command_suggests_the_nearest(hvscale: Run) -> None:

@@ -16,7 +16,7 @@ def cleanup(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Run folders whose profiles stayed on their nodes (`profile --record-dir`): collect these. "
             "[default: the killed runs in runs/, and those that left containers]",
         ),

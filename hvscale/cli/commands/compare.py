@@ -1,13 +1,24 @@
 """`hvscale compare`."""
 
-from hvscale.cli.app import Bins, Csv, Json, RunArgument, new_app
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvscale.cli.app import Bins, Csv, Json, new_app
 from hvscale.cli.console import print_document, print_warnings, progress_bar, results
 
 app = new_app()
 
 
 @app.command()
-def compare(before: RunArgument, after: RunArgument, bins: Bins = "study", json: Json = False, csv: Csv = None) -> None:
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Run folder: before the change.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Run folder: after the change.")],
+    bins: Bins = "study",
+    json: Json = False,
+    csv: Csv = None,
+) -> None:
     """Compare two runs of the same program by message size.
 
     Prints the time before and after and the gain with its confidence interval.

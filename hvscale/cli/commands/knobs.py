@@ -15,7 +15,7 @@ app = new_app()
 def knobs(
     word: Annotated[
         str | None,
-        typer.Argument(metavar="[WORD]", help="Show only this knob, library or flavour.", show_default=False),
+        typer.Argument(metavar="WORD", help="Show only this knob, library or flavour.", show_default=False),
     ] = None,
     mpi: Annotated[
         str | None,

@@ -19,7 +19,7 @@ def models(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Models to show: also torchvision's classifiers, or your package.module:function.",
         ),
     ] = None,

@@ -18,7 +18,7 @@ def predict(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Run folders: the job recorded with hvscale profile --gradients, then profiled runs or replays of it on other numbers of ranks.",
         ),
     ],

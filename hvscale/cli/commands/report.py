@@ -13,7 +13,7 @@ app = new_app()
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folder, or two to compare: before, after.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folder, or two to compare: before, after.")],
     output: Annotated[
         Path | None,
         typer.Option(

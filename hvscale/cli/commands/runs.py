@@ -21,9 +21,7 @@ REMARKS_SHOWN = 8
 
 @app.command()
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, or a study. [default: runs]")
-    ] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of runs, or a study.")] = Path("runs"),
     state: Annotated[
         list[str] | None,
         typer.Option(

@@ -33,7 +33,7 @@ class WatchCommand(TyperCommand):
 def watch(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder. [default: the newest run under runs/ that is running]"),
+        typer.Argument(metavar="RUN", help="Run folder. [default: the newest run under runs/ that is running]"),
     ] = None,
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds from one refresh to the next.", min=0.1, max=3600)
