@@ -181,6 +181,8 @@ def bundled_files(package: str) -> list[Path]:
     if not folder.is_dir():
         found = importlib.util.find_spec(package)
         if found is None or found.origin is None:
-            raise RequestError("the bundled photos need scikit-image and scikit-learn: pip install 'hvscale[photos]'")
+            raise RequestError(
+                f"the bundled photos need scikit-image and scikit-learn: {sys.executable} -m pip install scikit-image scikit-learn"
+            )
         folder = Path(found.origin).parent / BUNDLED_FOLDERS[package]
     return [folder / name for name in BUNDLED_FILES[package]]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.data import pairs, resize
+from hvscale.trainer.data import pairs, resize, sources
 from hvscale.trainer.data.check import check
 from hvscale.trainer.data.classes import training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels, decode, decode_upright
@@ -257,3 +257,10 @@ def test_duplicate_names_and_a_single_photo(photos: Path) -> None:
         (photos / name).unlink()
     with pytest.raises(RequestError, match="has one photo"):
         load(photos)
+
+
+def test_missing_photos_are_installed_with_packages_that_a_registry_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "PHOTOS", Path("/nowhere"))
+    with pytest.raises(RequestError, match=r"-m pip install scikit-image scikit-learn$"):
+        sources.bundled_files("skimage")
