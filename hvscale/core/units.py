@@ -21,7 +21,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"  # .3g writes 999.5 as 1e+03
 
 
 def human_range(bytes_min: int, bytes_max: int | None) -> str:

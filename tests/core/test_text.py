@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import hvscale
 from hvscale.core.terminal import printable, rank_line
+from hvscale.core.units import MIB, human_bytes, human_seconds
 from hvscale.report.csv_file import csv_text
 
 PACKAGE = Path(hvscale.__file__).parent
@@ -98,3 +99,8 @@ def test_no_output_controls_the_terminal(text: str) -> None:
 def test_names_are_not_formulas_and_numbers_do_not_change(value: object, cell: str) -> None:
     _, row = csv.reader(io.StringIO(csv_text(["name", "other"], [{"name": value, "other": 1}]), newline=""))
     assert row == [cell, "1"]
+
+
+def test_values_just_below_1000_have_no_exponent() -> None:
+    assert [human_seconds(value) for value in (0.9994, 0.9996, 9.996e-7)] == ["999 ms", "1000 ms", "1000 ns"]
+    assert human_bytes(999.6 * MIB) == "1000 MiB"
