@@ -36,6 +36,7 @@ def test_any_text_gives_ranks_or_one_error(text: str) -> None:
         (["--batch-size", "64"], "64", "16"),
         (["--batch-size=8"], "8", "2"),
         (["--batch-size", "8", "--batch-size=12"], "12", "3"),
+        (["--batch-size=12", "--batch-size", "8"], "8", "2"),
     ],
 )
 def test_the_trainer_s_batch_size_is_divided_among_the_ranks(given_batch: list[str], at_1: str, at_4: str) -> None:

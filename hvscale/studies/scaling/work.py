@@ -68,8 +68,11 @@ class Work:
 
     def batch_size(self) -> int:
         """The trainer's --batch-size or its default. Raises RequestError if it is not a number."""
-        given = [after for word, after in zip(self.command, self.command[1:], strict=False) if word == BATCH]
-        given += [word.partition("=")[2] for word in self.command if word.startswith(f"{BATCH}=")]
+        given = [
+            after if word == BATCH else word.partition("=")[2]
+            for word, after in zip(self.command, [*self.command[1:], ""], strict=True)
+            if word == BATCH or word.startswith(f"{BATCH}=")
+        ]
         text = given[-1] if given else str(BATCH_SIZE)
         number = read_whole(text, 1, MOST_BYTES)
         if number is None:
