@@ -51,7 +51,9 @@ def read_state(file: Path) -> dict[str, Tensor]:
             content = torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load has no single exception type for damaged files
             raise RequestError(f"{file} is damaged or not a weights file (a state dict saved by torch.save)") from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise RequestError(f"{file} holds no state dict (tensors by name)")
     # DataParallel and DistributedDataParallel add this prefix to every name.
     return {name.removeprefix("module."): value for name, value in content.items()}

@@ -1,5 +1,6 @@
 """The cost of a model: parameters, gradient bytes that ranks exchange, and FLOPs."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_leaves
 
 from hvscale.core.documents import VersionedDocument
+from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.models.registry import Task, build, find
 
 if TYPE_CHECKING:
@@ -125,12 +127,20 @@ class ModelTable(VersionedDocument):
 def model_rows(name: str, **options: Any) -> list[ModelRow]:
     """The model's cost: one row, or one for each scale if `options` do not set the scale.
 
-    Raises RequestError as `build` does.
+    Raises RequestError as `build` does, and if a user's model cannot be built without further
+    options or does not take an image of the assumed size.
     """
     preset = find(name)
     if preset.task == "super-resolution" and "scale" not in options:
         return [row for scale in (2, 3, 4) for row in model_rows(name, scale=scale, **options)]
-    model_cost = cost(build_on_fake_tensors(name, **options), (1, 3, preset.side, preset.side))
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what is raised
+    try:
+        model_cost = cost(build_on_fake_tensors(name, **options), (1, 3, preset.side, preset.side))
+    except HvscaleError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        reason = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
+        raise RequestError(f"{name}: no cost for an image of {preset.side}x{preset.side} pixels: {reason}") from error
     return [
         ModelRow(
             name=name,

@@ -25,6 +25,12 @@ def unknown_task():
 
 def no_module(num_classes=3):
     return "resnet"
+
+def for_32_pixels(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+def without_default(num_classes):
+    return nn.Linear(224, num_classes)
 """
 
 
@@ -84,6 +90,15 @@ def test_user_function(user_module: str) -> None:
 def test_function_that_makes_no_model(user_module: str, function: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         models.build(f"{user_module}:{function}")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("for_32_pixels", "RuntimeError: .*"), ("without_default", r"TypeError: .* 'num_classes'")],
+)
+def test_a_cost_that_cannot_be_computed_is_one_line(user_module: str, function: str, message: str) -> None:
+    with pytest.raises(RequestError, match=rf"^{user_module}:{function}: no cost for .* 224x224 pixels: {message}$"):
+        model_rows(f"{user_module}:{function}")
 
 
 def test_unknown_name_suggests_torchvision_models_too() -> None:

@@ -114,6 +114,7 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
 def test_missing_file_and_file_without_state_dict(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot read the weights .*: No such file"):
         models.load(small(), tmp_path / "none.pt")
-    torch.save([torch.zeros(1)], tmp_path / "list.pt")
-    with pytest.raises(RequestError, match="holds no state dict"):
-        models.load(small(), tmp_path / "list.pt")
+    for content in ([torch.zeros(1)], {0: torch.zeros(1)}):
+        torch.save(content, tmp_path / "other.pt")
+        with pytest.raises(RequestError, match="holds no state dict"):
+            models.load(small(), tmp_path / "other.pt")
