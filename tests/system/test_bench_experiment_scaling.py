@@ -90,6 +90,7 @@ percent = 100
 
 def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(SCALING)
+    (tmp_path / "numbers.py").write_text("")  # a module in the working folder replaces none of Python's
     command = ("bench", "experiment", "experiment.toml", "--run", "scaling", "--json")
     done = hvscale(*command, timeout=500)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,8 @@ from hvscale.launch.mpi.reported_library import LibraryCheck, require_requested_
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placements import PLACEMENTS
 
-COMMAND = ["python", "-m", "hvscale.bench.collectives.rank_side.rank"]
+# -P: a file such as numbers.py in the working folder must not replace a module.
+COMMAND = ["python", "-P", "-m", "hvscale.bench.collectives.rank_side.rank"]
 # Placements whose ranks use this machine's memory.
 ON_THIS_MACHINE = tuple(name for name, placement in PLACEMENTS.all().items() if placement.on_this_machine)
 

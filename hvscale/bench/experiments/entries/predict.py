@@ -24,7 +24,8 @@ from hvscale.studies.base import Warn
 from hvscale.studies.interleaved import ProgressReporter
 
 # A process of its own, because a benchmark does not depend on the model behind the prediction.
-PREDICT = [sys.executable, "-c", "import sys; from hvscale.cli.main import main; sys.exit(main())", "predict"]
+# -P: as `hvscale` itself, without the modules in the working folder.
+PREDICT = [sys.executable, "-P", "-c", "import sys; from hvscale.cli.main import main; sys.exit(main())", "predict"]
 DOCUMENT = "bench-predict.json"
 
 
