@@ -16,7 +16,7 @@ from hvscale.core.documents import from_json, other_version, to_json
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
-from hvscale.core.run_folder import RunFolder, cannot_write, write_text
+from hvscale.core.run_folder import Host, RunFolder, cannot_write, write_text
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.studies.document import State, StudyDocument
 
@@ -63,7 +63,7 @@ class Study(ABC, Generic[Document]):
                     yield
             finally:
                 if is_new and not any(self.path.glob(self.run_folders)):
-                    self.file.unlink(missing_ok=True)
+                    self.discard()
 
     @contextmanager
     def _state_recorded(self) -> Iterator[None]:
@@ -87,6 +87,10 @@ class Study(ABC, Generic[Document]):
 
     def prepare(self) -> None:
         """Prepare the folder before the first run."""
+
+    def discard(self) -> None:
+        """Remove what this study wrote, because nothing was run."""
+        self.file.unlink(missing_ok=True)
 
     def warn(self, text: str) -> None:
         """Print a warning and keep it in the document, each text once."""
@@ -190,3 +194,11 @@ def finished_or_new_run(path: Path) -> tuple[RunFolder, bool]:
         with suppress(RequestError):
             if RunFolder.open(run.path).read().state == "finished":
                 return run, True
+
+
+def other_machine(first: Host, other: Host) -> str | None:
+    """A warning about runs that were started on two kinds of machines; None if they are alike."""
+    if (first.cpu, first.cores, first.gpus) == (other.cpu, other.cores, other.gpus):
+        return None
+    one, another = (f"{host.name} ({host.cpu}, {host.cores} cores)" for host in (first, other))
+    return f"runs on {one} are compared with runs on {another}: to measure one machine, use a new --run folder"

@@ -5,10 +5,10 @@ from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar
 
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import Host, RunFolder
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_requested_library
-from hvscale.studies.base import Study, Warn, finished_or_new_run
+from hvscale.studies.base import Study, Warn, finished_or_new_run, other_machine
 from hvscale.studies.document import InterleavedDocument
 
 
@@ -41,6 +41,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         super().__init__(document)
         self.variants = variants
         self.failed: set[Variant] = set()
+        self.first_host: Host | None = None
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Make the runs that are missing in the folder.
@@ -67,7 +68,11 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         try:
             if not is_finished:
                 self.launch(variant, run)
-            require_requested_library(run.read())
+            run_record = run.read()
+            require_requested_library(run_record)
+            self.first_host = self.first_host or run_record.host
+            if warning := other_machine(self.first_host, run_record.host):
+                self.warn(warning)
             self.read(variant, run, record)
         except RequestError:
             raise

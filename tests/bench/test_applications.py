@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from hvscale.bench.applications import APPLICATIONS, PROGRAMS, Application, parse_sizes
-from hvscale.bench.applications.build import COMMON, label, parse_flags
+from hvscale.bench.applications.build import COMMON, Compiler, label, parse_flags
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
 from hvscale.bench.applications.study import ApplicationStudy
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.launch.options import LaunchOptions
+from hvscale.launch.options import LaunchHooks, LaunchOptions
+from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.progress import RunProgress
 from tests.conftest import PROGRAMS as ENVIRONMENT_BIN
 
@@ -153,6 +154,26 @@ def test_a_resumed_study_that_does_not_compile_fails(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no-such-flag"):
         resumed.measure(RunProgress(1, 1), warn=lambda text: None)
     assert json.loads((tmp_path / "bench-app.json").read_text())["state"] == "failed"
+
+
+def test_the_reference_run_has_a_node_for_its_rank_and_a_rejected_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(application: Application, words: list[str], compiler: Compiler, options: LaunchOptions, to: Path) -> Path:
+        to.mkdir(parents=True)
+        return to / application.name
+
+    def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
+        assert (options.np, options.placement.nodes) == (1, 1)
+        raise RequestError("rejected")
+
+    monkeypatch.setattr("hvscale.bench.applications.study.build", build)
+    monkeypatch.setattr("hvscale.bench.applications.study.launch", launch)
+    on_two_nodes = study("stencil", path=tmp_path / "new", ranks="2")
+    on_two_nodes.places = {"host": PlacementOptions(placement="netns", nodes=2)}
+    with pytest.raises(RequestError, match="rejected"):
+        on_two_nodes.measure(RunProgress(1, 1), warn=lambda text: None)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_round_runs_every_variant_once() -> None:

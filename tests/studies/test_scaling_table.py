@@ -1,12 +1,21 @@
 """The table of a scaling study."""
 
+import io
 import math
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from hvscale.studies.scaling.document import ScalingRun, tabulate
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
+from hvscale.launch.options import LaunchHooks, LaunchOptions
+from hvscale.report.progress import RunProgress
+from hvscale.studies.scaling.document import ScalingDocument, ScalingRun, scaling_table, tabulate
+from hvscale.studies.scaling.study import ScalingStudy
 
 
 def runs(by_np: dict[int, list[float | None]]) -> list[ScalingRun]:
@@ -37,3 +46,55 @@ def test_a_round_without_a_baseline_counts_only_for_the_throughput() -> None:
 def test_without_a_baseline_there_is_no_speed_up() -> None:
     (row,) = tabulate(runs({1: [None], 2: [20]}), base_np=1)
     assert (row.np, row.throughput, row.speed_up, row.scaling_efficiency) == (2, 20, None, None)
+
+
+def test_the_table_fits_80_columns() -> None:
+    folder, launch = "/runs/study", LaunchOptions()
+    document = ScalingDocument(
+        folder=folder, command=["a"], scaling="weak", launch=launch, metric=None, np=[1, 16], base_np=1, repeats=3
+    )
+    document.runs = runs({1: [30.56, 31, 30], 16: [400.2, 410, 390]})
+    document.tabulate()
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(scaling_table(document).table())
+    table = console.export_text()
+    assert "speed-up" in table
+    assert "…" not in table
+
+
+def test_runs_of_two_machines_in_one_study_give_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that was copied to another machine is resumed there."""
+    cores = iter((2, 2, 64))
+
+    def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
+        run = RunFolder.create(options.run or tmp_path)
+        run.log(0).write_text("speed: 5\n")
+        host = Host(name="node", kernel="6", cpu="Xeon", cores=next(cores), memory_bytes=1)
+        record = RunRecord(
+            state="finished",
+            command=command,
+            np=1,
+            library=Library(flavour="openmpi", version="5"),
+            host=host,
+            working_directory="/",
+            started_at=datetime.now(UTC),
+        )
+        run.write(record)
+        run.unlock()
+
+    monkeypatch.setattr("hvscale.studies.scaling.study.launch", launch)
+    warnings: list[str] = []
+    for repeats in (2, 3):
+        assert not warnings
+        study = ScalingStudy.of(
+            [sys.executable],
+            ranks="1",
+            repeats=repeats,
+            scaling="weak",
+            metric="speed: ([0-9]+)",
+            path=tmp_path / "study",
+            options=LaunchOptions(),
+        )
+        study.measure(RunProgress(1, repeats), warnings.append)
+    assert warnings == study.document.warnings
+    assert warnings[0].startswith("runs on node (Xeon, 2 cores) are compared with runs on node (Xeon, 64 cores): ")

@@ -29,6 +29,7 @@ from hvscale.studies.base import finished_or_new_run
 from hvscale.studies.comparison.placements import options_of_each, placement_names
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
+BUILDS = "builds"
 # Placements whose ranks do not use this machine's memory.
 ELSEWHERE = tuple(name for name, placement in PLACEMENTS.all().items() if not placement.on_this_machine)
 
@@ -107,20 +108,14 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         return cls(application, document, builds, places, count, options)
 
     def prepare(self) -> None:
-        """Build the program. If a build fails and nothing was started yet, remove the builds.
+        """Build the program. Raises RequestError with the compiler's output."""
+        for flags, words in self.builds.items():
+            folder = self.path / BUILDS / label(flags)
+            self.programs[flags] = build(self.application, words, self.document.compiler, self.options, folder)
 
-        Raises RequestError with the compiler's output.
-        """
-        folder = self.path / "builds"
-        try:
-            for flags, words in self.builds.items():
-                self.programs[flags] = build(
-                    self.application, words, self.document.compiler, self.options, folder / label(flags)
-                )
-        except BaseException:
-            if not any(self.path.glob("np-*")):
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+    def discard(self) -> None:
+        shutil.rmtree(self.path / BUILDS, ignore_errors=True)
+        super().discard()
 
     def run_rounds(self, progress: ProgressReporter) -> None:
         self.run_serial_reference(progress)
@@ -150,7 +145,10 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         self.launch_command(variant, self.command(variant), run)
 
     def launch_command(self, variant: ApplicationVariant, command: list[str], run: RunFolder) -> None:
-        options = self.options.replace(np=variant.np, run=run.path, placement=self.places[variant.placement])
+        place = self.places[variant.placement]
+        if place.nodes is not None and place.nodes > variant.np:  # the reference run is on one rank
+            place = place.model_copy(update={"nodes": variant.np})
+        options = self.options.replace(np=variant.np, run=run.path, placement=place)
         launch(command, options, LaunchHooks(warn=self.warn, watch=LibraryCheck().is_mismatch))
 
     def read(self, variant: ApplicationVariant, run: RunFolder, record: ApplicationRun) -> None:

@@ -111,12 +111,13 @@ def scaling_table(document: ScalingDocument) -> TableModel:
         title=f"{Path(document.folder).name}: {document.scaling} scaling, {work}",
         columns=[
             *("np", "runs", document.unit or "throughput", "interval", "speed-up", "interval"),
-            *("efficiency %", "interval"),
+            *("efficiency", "interval"),
         ],
         groups={"": [_cells(row) for row in document.rows]},
         caption=[
             f"throughput of all ranks, from {', '.join(sources)}",
-            f"speed-up over np {document.base_np}, round by round; intervals: {document.confidence:.0%}, over fresh starts",
+            f"speed-up over np {document.base_np}, round by round; efficiency in percent",
+            f"intervals: {document.confidence:.0%}, over fresh starts",
         ],
     )
 

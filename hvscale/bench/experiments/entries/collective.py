@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from hvscale.bench.collectives import backends
-from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
+from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions, wrong_result_message
 from hvscale.bench.collectives.document import BenchDocument, rows_to_compare
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.bench.experiments.entries import (
@@ -23,13 +23,13 @@ from hvscale.bench.experiments.entries import (
     with_collectives,
 )
 from hvscale.bench.experiments.series import Key, Series, Value
-from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.core.errors import HvscaleError, RequestError, UntrustedError
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.base import Warn
+from hvscale.studies.base import Warn, other_machine
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import ProgressReporter
 
@@ -151,25 +151,15 @@ class CollectiveMeasurement(MeasurementDefaults):
             for variant in self.variants:
                 if variant in failed:
                     continue
-                document = self.finished(variant, repeat)
-                if document is None:
-                    bench = self.bench(variant, next(folders(self.path, variant, repeat, new=True)))
-                    document = bench.document
-                    try:
-                        bench.measure(
-                            starting=lambda launch, variant=variant, repeat=repeat: progress.starting(  # type: ignore[misc]
-                                f"{variant}, {launch.entry.name}", repeat
-                            ),
-                            measured=lambda row: None,
-                            warn=warn,
-                        )
-                    except (RequestError, RunInterruptedError):
-                        raise
-                    except HvscaleError as error:
-                        failed.add(variant)
-                        self.failure = self.failure or error
-                        warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
-                self.documents[variant, repeat] = document
+                try:
+                    self.measure_one(variant, repeat, progress, warn)
+                except (RequestError, RunInterruptedError):
+                    raise
+                except HvscaleError as error:
+                    failed.add(variant)
+                    self.failure = self.failure or error
+                    warn(f"{variant} failed in repeat {repeat} and is not started again: {error}")
+                document = self.documents[variant, repeat]
                 for entry in document.backends:
                     rows = [row for row in document.rows if row.backend == entry.name]
                     largest = rows[-1] if rows else None
@@ -181,6 +171,30 @@ class CollectiveMeasurement(MeasurementDefaults):
                     )
         if self.failure is not None:
             raise self.failure
+
+    def measure_one(self, variant: CollectiveVariant, repeat: int, progress: ProgressReporter, warn: Warn) -> None:
+        """Take over the result of an earlier call, or measure. Raises as `CollectiveBench.measure`,
+        for wrong results of an earlier call too.
+        """
+        document = self.finished(variant, repeat)
+        if document is not None:
+            self.documents[variant, repeat] = document
+            self.warn_about_machines(document, warn)
+            if document.wrong:
+                raise UntrustedError(wrong_result_message(document))
+            return
+        bench = self.bench(variant, next(folders(self.path, variant, repeat, new=True)))
+        self.documents[variant, repeat] = bench.document
+        bench.measure(
+            starting=lambda launch: progress.starting(f"{variant}, {launch.entry.name}", repeat),
+            measured=lambda row: None,
+            warn=warn,
+        )
+        self.warn_about_machines(bench.document, warn)
+
+    def warn_about_machines(self, document: BenchDocument, warn: Warn) -> None:
+        if self.host is not None and document.host is not None and (text := other_machine(self.host, document.host)):
+            warn(text)
 
     def finished(self, variant: CollectiveVariant, repeat: int) -> BenchDocument | None:
         """The finished result of an earlier call. Raises RequestError if it measured something
