@@ -1,7 +1,9 @@
 """Experiment files, and the verdict of each kind of statement."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typer.main import get_command
 
 from hvscale.bench.applications import APPLICATIONS, parse_sizes
 from hvscale.bench.collectives import backends
+from hvscale.bench.collectives.document import WrongResult, make_row
+from hvscale.bench.collectives.request import MeasuredSize
 from hvscale.bench.experiments import experiment_file
 from hvscale.bench.experiments.document import ExperimentDocument, MeasurementRecord, StatementRow
 from hvscale.bench.experiments.entries import LaunchContext, TableEntry
@@ -30,10 +34,13 @@ from hvscale.bench.experiments.study import ExperimentStudy
 from hvscale.cli.commands.train import app as train
 from hvscale.cli.launch_options import resolve
 from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
-from hvscale.core.errors import RequestError
+from hvscale.core.documents import to_json
+from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
+from hvscale.report.progress import RunProgress
+from hvscale.studies.base import load_previous
 from tests.conftest import MPICH_PREFIX
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))
@@ -214,6 +221,10 @@ def test_a_statement_beyond_the_measured_range_is_inconclusive() -> None:
     assert find([*found, *of_backends(1, 2, np=64)], "faster", **parameters).verdict == HOLDS
     assert find(found, "faster", **parameters, by_percent=60).verdict == FAILS
     assert find(found, "faster", **parameters, somewhere=True).verdict == HOLDS
+    only_gloo = series(2, backend="gloo", np=64)
+    assert find([*found, only_gloo], "faster", **parameters).verdict == UNKNOWN
+    other_size = [one for np, bytes_ in ((2, 8), (64, 8), (2, 16)) for one in of_backends(1, 2, np=np, bytes=bytes_)]
+    assert find(other_size, "faster", **parameters).reason.startswith("measured up to np 2, not np 32;")
     small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
     assert (small.verdict, small.reason.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
 
@@ -496,6 +507,49 @@ def test_a_table_is_required_if_an_entry_uses_it_and_rejected_otherwise(tmp_path
     ):
         ExperimentStudy.of(path, "small", launch_context(**table), tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
+
+
+def test_a_replay_with_other_options_is_another_study(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    entry = f'''title = "Replays"
+    [small.replayed]
+    measure = "replay"
+    program = "none"
+    command = ["{sys.executable}"]
+    settings = ["mpi"]
+    np = [1, 2]
+    '''
+
+    def replay(more: str) -> Any:
+        path.write_text(entry + more)
+        [measurement] = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements
+        return measurement.study  # type: ignore[attr-defined]
+
+    first = replay("steps = 4")
+    first.path.mkdir(parents=True)
+    first.write("interrupted")
+    for more, field in (("steps = 4", None), ("steps = 9", "replay_options"), ("steps = 4\nrecord_np = 3", "record")):
+        study = replay(more)
+        with nullcontext() if field is None else pytest.raises(RequestError, match=f"its {field} differs"):
+            assert load_previous(study.file, study.document, study.must_match) is not None
+
+
+def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(VALID_FILE.replace("np =", 'sizes = "8"\nrepeat = 2\nnp ='))
+    [measurement] = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements
+    folder = tmp_path / "folder/sums/np-2-float32-host-repeat-1"
+    document = measurement.bench(measurement.variants[0], folder).document  # type: ignore[attr-defined]
+    seconds = MeasuredSize(bytes=8, count=2, in_place=False, calls_per_sample=1, seconds=[1], rank_seconds=[1], wrong=1)
+    document.rows, document.state = [make_row("openmpi", seconds, 1)], "finished"
+    document.wrong = [
+        WrongResult(backend="openmpi", bytes=8, in_place=False, wrong=1, rank=0, element=0, got=1, expected=2)
+    ]
+    folder.mkdir(parents=True)
+    (folder / "bench.json").write_text(to_json(document))
+    with pytest.raises(UntrustedError, match="wrong allreduce of 8 bytes"):
+        measurement.measure(RunProgress(1, 2), warn=lambda text: None)
+    assert [one.name for one in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class ReplayStudy(SettingsStudy):
     """
 
     verb = "bench replay"
+    must_match = (*SettingsStudy.must_match, "record", "replay_options")
     run_folders = "*-*/"  # an interrupted recording is resumed too
 
     def __init__(
@@ -34,6 +35,8 @@ class ReplayStudy(SettingsStudy):
     ) -> None:
         super().__init__(*arguments, **options)
         self.record, self.replay_options = record, replay_options
+        self.document.record = {settings: launch.recorded() for settings, launch in record.items()}
+        self.document.replay_options = replay_options
 
     def prepare(self) -> None:
         """Make the recordings that the folder does not have."""

@@ -71,7 +71,9 @@ class SettingsDocument(ComparisonDocument):
     """bench-settings.json or bench-replay.json in the measurement's folder.
 
     `variants`: by name. `unavailable`: reasons by settings. `recordings`: the folders of the
-    recorded jobs that were replayed, by settings. `messages`: `message_seconds` by run folder.
+    recorded jobs that were replayed, by settings. `record`: their launch options, and
+    `replay_options`: those of `hvscale replay`; empty without a replay. `messages`:
+    `message_seconds` by run folder.
     `hit_rates`: of a cache of CACHE_ENTRIES buffers, by run folder; None without messages of
     REGISTERED_BYTES or more.
     """
@@ -81,6 +83,8 @@ class SettingsDocument(ComparisonDocument):
     variants: dict[str, Variant]
     unavailable: dict[str, str] = {}
     recordings: dict[str, str] = Field(default_factory=dict)
+    record: dict[str, LaunchOptions] = Field(default_factory=dict)
+    replay_options: list[str] = []
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
     hit_rates: dict[str, float | None] = Field(default_factory=dict)
     rows: list[SettingsRow] = Field(default_factory=list)

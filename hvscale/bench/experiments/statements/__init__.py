@@ -134,10 +134,30 @@ class Statement(BaseModel, ABC):
         lacking = reasons(self.selectors, series, unavailable)
         if not finding.comparisons and lacking:
             return Finding(verdict="cannot be tested here", reason="; ".join(lacking))
-        missing = missing_range(series, self.claimed_range)
+        missing = self.missing_range(series)
         if finding.verdict != "holds" or not missing:
             return finding
         return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{missing}; {finding.reason}"})
+
+    def missing_range(self, series: Sequence[Series]) -> str:
+        """Which range some of the compared series do not reach the end of, in words; "" if none."""
+        for key, values in self.claimed_range.items():
+            if not isinstance(values, ValueRange) or not isinstance(values.to, int):
+                continue
+            measured: dict[frozenset[Any], list[int]] = {}
+            for one in self.compared(
+                series, {other: value for other, value in self.claimed_range.items() if other != key}
+            ):
+                if isinstance(number := one.labels.get(key), int):
+                    measured.setdefault(frozenset(labels_without(one, {key}).items()), []).append(number)
+            reached = min(map(max, measured.values()), default=values.to)
+            if reached < values.to:
+                return f"measured up to {describe_value(key, reached)}, not {describe_value(key, values.to)}"
+        return ""
+
+    def compared(self, series: Sequence[Series], where: Selector) -> list[Series]:
+        """The series that the claim is about. `where`: instead of the claim's."""
+        return select(series, where)
 
     @abstractmethod
     def test_measured(self, series: Sequence[Series]) -> Finding:
@@ -153,6 +173,10 @@ class PairStatement(Statement):
     @property
     def selectors(self) -> list[Selector]:
         return [{**self.where, **self.of}, {**self.where, **self.than}]
+
+    def compared(self, series: Sequence[Series], where: Selector) -> list[Series]:
+        """Those of `of` that have a series of `than` to compare with."""
+        return [one for one, _ in self.pairs(series, where)]
 
     def pairs(self, series: Sequence[Series], where: Selector | None = None) -> list[tuple[Series, Series]]:
         """Pairs of a series of `of` and one of `than` whose other labels are the same.
@@ -200,18 +224,6 @@ def judge(quantities: Sequence[Quantity], limit: Limit, *, somewhere: bool = Fal
 def change_quantities(pairs: Sequence[tuple[Series, Series]]) -> list[Quantity]:
     """(of / than - 1) * 100 of each pair."""
     return [Quantity(name, partial(change, *pair)) for name, pair in zip(names(pairs), pairs, strict=True)]
-
-
-def missing_range(series: Sequence[Series], claimed: Selector) -> str:
-    """Which range was not measured to its end, in words; empty if none."""
-    for key, values in claimed.items():
-        if isinstance(values, ValueRange) and isinstance(values.to, int):
-            others = {other: value for other, value in claimed.items() if other != key}
-            measured = [one.labels[key] for one in select(series, others) if key in one.labels]
-            numbers = [value for value in measured if isinstance(value, int)]
-            if numbers and max(numbers) < values.to:
-                return f"measured up to {describe_value(key, max(numbers))}, not {describe_value(key, values.to)}"
-    return ""
 
 
 def reasons(selectors: Sequence[Selector], series: Sequence[Series], unavailable: Sequence[Unavailable]) -> list[str]:
