@@ -43,8 +43,19 @@ class Recipe:
     def bytes(self) -> int:
         return HEADER_BYTES + self.shape[0] * self.shape[1] * self.shape[2]
 
+    def pixels(self) -> Pixels:
+        """The image. Raises RequestError if it cannot be decoded, or has another size by now."""
+        pixels = self.make()
+        if pixels.shape != self.shape:
+            raise RequestError(f"{self.file} has changed since its size was read: start again when it is complete")
+        return pixels
+
     def name(self) -> str:
-        status = self.file.stat()
+        """The cached file's name. Raises RequestError if the image was removed."""
+        try:
+            status = self.file.stat()
+        except OSError as error:
+            raise RequestError(f"{self.file} cannot be read: {error.strerror}") from error
         source = f"{self.file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}\n{self.processing}"
         return hashlib.sha256(os.fsencode(source)).hexdigest()[:32] + ".npy"
 
@@ -66,7 +77,7 @@ class LazyImage:
 
 @lru_cache(maxsize=LAZY_IMAGES_KEPT)
 def _decoded(recipe: Recipe) -> Pixels:
-    return recipe.make()
+    return recipe.pixels()
 
 
 def default_folder() -> Path:
@@ -128,7 +139,7 @@ class DecodedCache:
             if self._mapped(path, recipe) is not None:
                 os.utime(path)  # marks the file as recently used
                 continue
-            pixels = np.ascontiguousarray(recipe.make())
+            pixels = np.ascontiguousarray(recipe.pixels())
             try:
                 write_atomically(path, lambda stream, pixels=pixels: np.save(stream, pixels))  # type: ignore[misc]
             except OSError as error:

@@ -43,7 +43,7 @@ class NodeRanks(Protocol):
 def load_photo(pair: ImagePair, scale: int, min_side: int) -> Photo:
     """The photo in memory. Raises RequestError as `recipes` does, and for a truncated image."""
     hr, lr = recipes(pair, scale, min_side)
-    return Photo(pair.name, hr.make(), lr.make())
+    return Photo(pair.name, hr.pixels(), lr.pixels())
 
 
 def lazy_photo(pair: ImagePair, scale: int, min_side: int) -> Photo:

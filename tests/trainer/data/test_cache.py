@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from hvscale.core.errors import RequestError
 from hvscale.trainer.data.cache import DecodedCache, LazyImage
-from hvscale.trainer.data.pairs import Photo, cached_photos, load_photo
+from hvscale.trainer.data.pairs import Photo, cached_photos, load_photo, recipes
 from hvscale.trainer.data.sources import image_set
 
 T = TypeVar("T")
@@ -52,6 +54,20 @@ def test_images_are_decoded_once(photos: Path, tmp_path: Path) -> None:
     inodes = {file.name: file.stat().st_ino for file in cache.folder.iterdir()}
     open_photos(photos, cache)
     assert {file.name: file.stat().st_ino for file in cache.folder.iterdir()} == inodes
+
+
+def test_an_image_that_changes_after_its_header_was_read_is_one_error(photos: Path, tmp_path: Path) -> None:
+    pair = image_set(str(photos), 2).pairs[0]
+    hr, lr = recipes(pair, 2, 16)
+    lazy, cache = LazyImage(lr), DecodedCache(tmp_path / "decoded", ALL)
+    cache.make_room([hr])
+    Image.new("RGB", (40, 40)).save(pair.hr)
+    for use in (hr.pixels, lambda: lazy[:8], lambda: cache.fill([hr])):
+        with pytest.raises(RequestError, match=r"a\.png has changed since its size was read"):
+            use()
+    pair.hr.unlink()
+    with pytest.raises(RequestError, match=r"a\.png cannot be read: No such file or directory"):
+        cache.make_room([hr])
 
 
 def test_changed_image_is_decoded_again(photos: Path, tmp_path: Path) -> None:
