@@ -129,12 +129,13 @@ class Nodes:
         """Write a program that launchers call in place of ssh, and return its path.
 
         It takes `[-OPTION]... NODE COMMAND LINE` and runs the line in the node. Raises RequestError
-        if the path contains a space, because launchers split the agent's name there.
+        if the path contains a space or a colon, because launchers split the agent's name there.
         """
         path = folder / "agent"
-        if len(str(path).split()) != 1:
+        if len(str(path).split()) != 1 or ":" in str(path):
             raise RequestError(
-                f"{folder}: launchers cannot start a program whose path contains a space; choose another folder with --run"
+                f"{folder}: launchers cannot start a program whose path contains a space or a colon; choose another folder with "
+                "--run"
             )
         cases = "".join(f"{shlex.quote(node.name)}) {agent_words(node, folder)} ;;\n" for node in self.nodes)
         text = (

@@ -1,5 +1,6 @@
 """Decisions of a launch, without starting anything."""
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -265,6 +267,18 @@ def test_writing_an_agent_does_not_follow_a_symbolic_link(tmp_path: Path) -> Non
     assert subprocess.run([agent, "here", "exit 7"]).returncode == 7
 
 
+def test_paths_that_launchers_or_docker_would_split_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="contains a space or a colon; choose another folder with --run"):
+        Nodes((Node("here", 1),)).write_agent(tmp_path / "a:b")
+    (tmp_path / "a:b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    inside = mounts.volumes([sys.executable], {}, None, tmp_path / "a:b", ())
+    assert str(tmp_path) in inside
+    monkeypatch.chdir(tmp_path / "a:b")
+    with pytest.raises(RequestError, match="a:b: Docker mounts no path with a colon"):
+        mounts.volumes([sys.executable], {}, None, tmp_path / "run", ())
+
+
 def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
     show = ["grep", "SigIgn", "/proc/self/status"]
     command = json.dumps({"program": show, "environment": dict(os.environ), "directory": "/"})
@@ -503,3 +517,9 @@ def test_the_network_of_namespaces_avoids_routes(
 ) -> None:
     monkeypatch.setattr(netns, "call", lambda words: json.dumps([{"dst": route} for route in routes]))
     assert str(netns.free_subnet()) == subnet
+
+
+def test_what_docker_s_library_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "DockerClient", lambda **settings: io.BytesIO())
+    with pytest.raises(RequestError, match="Resource ID was not provided"), engine.connection():
+        raise docker.errors.NullResource("Resource ID was not provided")

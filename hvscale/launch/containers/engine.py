@@ -63,8 +63,8 @@ def connection() -> Iterator[Any]:
         raise RequestError(connection_error(error)) from error
     try:
         yield with_daemon
-    except docker.errors.APIError as error:
-        raise RequestError(f"Docker refused the request: {error.explanation or error}") from error
+    except docker.errors.DockerException as error:  # not only of the daemon: the library refuses an empty name
+        raise RequestError(f"Docker refused the request: {getattr(error, 'explanation', None) or error}") from error
     except requests.exceptions.ConnectionError as error:
         raise RequestError(f"the Docker daemon at {address()} closed the connection: check its log") from error
     except requests.exceptions.Timeout as error:

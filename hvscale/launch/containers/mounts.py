@@ -74,7 +74,8 @@ def volumes(
 ) -> dict[str, str]:
     """The mode, `ro` or `rw`, by folder.
 
-    Raises RequestError if the image has its own version of the working directory.
+    Raises RequestError if the image has its own version of the working directory, or Docker does
+    not accept a folder's name.
     """
     here = Path.cwd()
     if is_image_folder(here):
@@ -90,7 +91,10 @@ def volumes(
         if "\\udc" in ascii(str(folder)):
             raise RequestError(f"{folder}: Docker accepts only UTF-8 names; rename it, or choose another folder")
     # A folder inside another with the same mode needs no mount.
-    return {str(folder): mode for folder, mode in chosen.items() if mode != mode_around(folder, chosen)}
+    mounted = {str(folder): mode for folder, mode in chosen.items() if mode != mode_around(folder, chosen)}
+    if with_colon := next((folder for folder in mounted if ":" in folder), None):
+        raise RequestError(f"{with_colon}: Docker mounts no path with a colon; rename it, or choose another folder")
+    return mounted
 
 
 def mode_around(folder: Path, chosen: Mapping[Path, str]) -> str | None:
