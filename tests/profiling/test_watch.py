@@ -250,18 +250,29 @@ def test_steps_of_the_whole_run_do_not_include_its_start(make_run: MakeRun, has_
         assert (sample.steps.step, sample.steps.counted, sample.steps.seconds) == (7, 3, sample.period_seconds)
 
 
-def write_steps(run: RunFolder, marks: int) -> None:
+def test_the_steps_are_those_of_the_last_program_of_a_rank_that_marked_any(make_run: MakeRun) -> None:
+    run = running(make_run(1))
+    for second, (suffix, marks) in enumerate([("", 3), (".10", 5), (".9", 7), (".11", 1)]):
+        write_steps(run, marks, suffix, second)
+    sample = Sampler(run).sample()
+    assert sample.steps is not None
+    assert sample.exposed_communication is not None
+    assert (sample.steps.step, sample.exposed_communication.basis) == (6, "counters")
+
+
+def write_steps(run: RunFolder, marks: int, suffix: str = "", second: int = 0) -> None:
     """Write or update the profile of a rank that marked steps of 0.25 s."""
     header = synthetic.header(0, 0)
+    header["realtime_ns"] += second * 10**9
     words = np.array([marks - 1, (marks - 1) * 250_000_000, 0, 0, 0, 0], np.uint64)
     words[-1] = check_words(words[None, :-1])[0]
-    header["step_sums"] = words
+    header["step_sums"] = words if marks > 1 else 0
     entries = np.zeros(COUNTERS, COUNTER)
     entries["key"][0], entries["calls"][0] = STEP | 1 << 15, marks
     entries["latencies"][0, 0] = marks
     entries["check"][:1] = counter_checks(entries[:1])
     file = synthetic.signed_header(header).tobytes() + synthetic.communicators().tobytes() + entries.tobytes()
-    (run.hvprof / "rank-00000.hvp").write_bytes(file)
+    (run.hvprof / f"rank-00000{suffix}.hvp").write_bytes(file)
 
 
 @settings(max_examples=50)

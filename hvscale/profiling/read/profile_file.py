@@ -100,6 +100,7 @@ class Header:
     rank: int
     world_size: int
     pid: int
+    started_ns: int  # since 1970, by the host's clock, when the process opened the file
     host: str
     flavour: str
     library: str
@@ -132,6 +133,7 @@ def read_header(path: Path, stream: IO[bytes]) -> Header:
         rank=int(fields["rank"]),
         world_size=int(fields["world_size"]),
         pid=int(fields["pid"]),
+        started_ns=int(fields["realtime_ns"]),
         host=field_text(fields["host"]),
         flavour=field_text(fields["flavour"]),
         library=field_text(fields["library"]).partition("\n")[0],

@@ -13,7 +13,14 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import COUNTER
 from hvscale.profiling.read.profile_file import STEP, StepSums
-from hvscale.profiling.watch.rank_file import RankFile, Reading, operation_codes, subtract_counters, sum_counters
+from hvscale.profiling.watch.rank_file import (
+    RankFile,
+    Reading,
+    by_newest_steps,
+    operation_codes,
+    subtract_counters,
+    sum_counters,
+)
 
 READERS = 8  # threads: over a network, a read waits for the server
 
@@ -78,7 +85,7 @@ class JobCounters:
             rank = one.reading.header.rank
             seconds[rank] = max(seconds.get(rank, 0.0), one.at - since)
             new.append(difference)
-            marks.append((rank, name, _step_marks(difference)))
+            marks.append((*by_newest_steps(one.reading.header), name, _step_marks(difference)))
             self.seen[name] = one
             if one.reading.damaged_counters:
                 problems.append(
@@ -86,14 +93,14 @@ class JobCounters:
                 )
         self.looked_at = time.monotonic()
         lowest = min(marks, default=None)
-        lowest_reading = self.seen[lowest[1]].reading if lowest is not None else None
+        lowest_reading = self.seen[lowest[3]].reading if lowest is not None else None
         counted = Counted(
             total=_sum([one.reading.counters for one in self.seen.values()]),
             new=_sum(new),
             seconds=sum(seconds.values()) / len(seconds) if seconds else 0.0,
             ranks_read=len(seconds),
             step_marks=_step_marks(lowest_reading.counters) if lowest_reading is not None else 0,
-            new_step_marks=lowest[2] if lowest is not None else 0,
+            new_step_marks=lowest[4] if lowest is not None else 0,
             step_sums=lowest_reading.header.steps if lowest_reading is not None else None,
             ranks=sorted({one.reading.header.rank for one in self.seen.values()}),
             operations=operations,

@@ -13,7 +13,7 @@ from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTI
 from hvscale.profiling.read.ring_file import CHECK_FACTOR
 from hvscale.profiling.watch.document import ExposedNow, LateNow
 from hvscale.profiling.watch.job_counters import READERS
-from hvscale.profiling.watch.rank_file import RankFile, Reading
+from hvscale.profiling.watch.rank_file import RankFile, Reading, by_newest_steps
 
 LATE_RECORDS, LATE_RECORDS_IN_ALL = 512, 1 << 17  # newest records of each ring, and of all rings together
 FEWEST_LATE_RECORDS = 128
@@ -110,7 +110,7 @@ def exposed_now(files: list[tuple[RankFile, Reading]]) -> ExposedNow:
     """
     if not files:
         raise UnavailableError("no profile has a call yet")
-    file, reading = min(files, key=lambda one: (one[1].header.rank, -one[1].header.capacity, one[0].path.name))
+    file, reading = min(files, key=lambda one: by_newest_steps(one[1].header))
     header = reading.header
     if not header.capacity:
         return _of_counters(files)

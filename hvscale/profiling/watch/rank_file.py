@@ -47,6 +47,11 @@ class Reading:
     damaged_counters: int
 
 
+def by_newest_steps(header: Header) -> tuple[int, bool, int]:
+    """Sorts the lowest rank first, and of its programs the last one that has marked steps."""
+    return header.rank, header.steps is None, -header.started_ns
+
+
 class RankFile:
     """A profile file that may still be written."""
 

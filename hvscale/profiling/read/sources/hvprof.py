@@ -42,7 +42,6 @@ def read(
 
     Raises RequestError if no file can be read, or if the files come from different jobs.
     """
-    # The files of one rank sort by the start of their processes.
     paths = sorted(run.hvprof.glob("rank-*.hvp"))
     if not paths:
         return None
@@ -342,13 +341,12 @@ class RecordedEvents(EventSource):
         identities: dict[int, int] = {}  # identity -> index in `communicators`
         processes: defaultdict[int, int] = defaultdict(int)  # by rank
         self._parts = []
-        for profile in profiles:
+        for profile in sorted(profiles, key=lambda one: (one.header.rank, one.header.started_ns)):
             process = processes[profile.header.rank]
             processes[profile.header.rank] += 1
             communicators = _communicator_indices(profile, process, identities)
             self._parts.append(RecordedPart(profile, self.operations, communicators))
         self.communicators = tuple(identities)
-        self._parts.sort(key=lambda part: part.rank)
 
     @property
     def parts(self) -> list[RecordedPart]:
