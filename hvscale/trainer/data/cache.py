@@ -105,7 +105,7 @@ class DecodedCache:
         """Remove abandoned files and, to stay within the limit, the least recently used ones.
 
         Call it in one process of a node before any process calls `fill`. Files that another job has
-        mapped stay readable for that job.
+        mapped stay readable for that job. Those of other users stay where they cannot be removed.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class DecodedCache:
         wanted = {recipe.name() for recipe in recipes}
         others = []
         for file in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another job may clean up too
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another job's, or user's
                 if CACHED.fullmatch(file.name) and file.name not in wanted:
                     status = file.stat()
                     others.append((status.st_mtime, status.st_size, file))
@@ -126,8 +126,9 @@ class DecodedCache:
         for _, size, file in sorted(others):
             if excess <= 0:
                 break
-            file.unlink(missing_ok=True)
-            excess -= size
+            with contextlib.suppress(OSError):  # another user's, or a read-only disk
+                file.unlink(missing_ok=True)
+                excess -= size
 
     def fill(self, recipes: list[Recipe]) -> None:
         """Write the missing images.
@@ -137,7 +138,8 @@ class DecodedCache:
         for recipe in recipes:
             path = self.folder / recipe.name()
             if self._mapped(path, recipe) is not None:
-                os.utime(path)  # marks the file as recently used
+                with contextlib.suppress(OSError):  # another user's, or a read-only disk
+                    os.utime(path)  # marks the file as recently used
                 continue
             pixels = np.ascontiguousarray(recipe.pixels())
             try:

@@ -70,6 +70,23 @@ def test_an_image_that_changes_after_its_header_was_read_is_one_error(photos: Pa
         cache.make_room([hr])
 
 
+def test_files_of_another_user_are_read_and_left(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = DecodedCache(tmp_path / "decoded", ALL)
+    open_photos(photos, cache)
+    (cache.folder / f".{'0' * 32}.npy.1").write_bytes(b"")
+    os.utime(cache.folder / f".{'0' * 32}.npy.1", (0, 0))
+    before = files(cache)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert all(photo.hr[:].flags.owndata is False for photo in open_photos(photos, cache))
+    cache.make_room(list(recipes(image_set(str(photos), 3).pairs[0], 3, 16)))
+    assert files(cache) == before
+
+
 def test_changed_image_is_decoded_again(photos: Path, tmp_path: Path) -> None:
     cache = DecodedCache(tmp_path / "decoded", 2 * ALL)
     open_photos(photos, cache)
