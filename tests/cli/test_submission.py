@@ -1,5 +1,6 @@
 """What a job script does not pass on is refused, not lost."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,19 @@ def test_options_of_the_table_are_refused(hvscale: Run, tmp_path: Path, option: 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"hvscale: {flag} is not passed on to a job script: leave it out, and run ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_slurm_rejects_leaves_no_run_folder(
+    hvscale: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    sbatch = tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    done = hvscale("launch", "--submit", "--run", "job", "--", "true", PATH=f"{sbatch.parent}:{os.environ['PATH']}")
+    assert (done.returncode, done.stderr) == (2, "hvscale: Slurm rejected the job: no such partition\n")
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_job_script_is_written_for_slurm(hvscale: Run, tmp_path: Path) -> None:

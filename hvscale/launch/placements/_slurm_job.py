@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from hvscale.core.errors import RankFailedError, RequestError
@@ -145,6 +145,9 @@ def submit(text: str, run: RunFolder) -> str:
         )
     if done.returncode:
         log.unlink(missing_ok=True)
+        with suppress(OSError):  # no run was started, so its empty folder would be an unreadable one
+            for folder in (run.hvprof, run.logs, run.ranks, run.path):
+                folder.rmdir()
         message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RequestError(f"Slurm rejected the job: {message.removeprefix('sbatch: error: ')}")
     return done.stdout.strip().partition(";")[0]
