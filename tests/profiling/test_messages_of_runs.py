@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.analyze.messages import MESSAGES_ONLY, read_job_schedule
+from hvscale.profiling.analyze.messages import MESSAGES_ONLY, read_job_schedule, warn_of_other_data
 from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, RECORD, STEP
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
@@ -16,6 +16,7 @@ from tests.profiling.test_explanation import ALLREDUCE, MILLISECOND, PAIR, write
 from tests.profiling.test_gradients import header, step, tensor
 
 STEPS = 4
+ALLGATHER = 7
 
 
 def records(marked: bool) -> NDArray[Any]:
@@ -69,6 +70,28 @@ def test_recorded_gradients_take_precedence_over_messages(make_run: MakeRun) -> 
     write_gradients(run)
     found = read_job_schedule(run)
     assert (found.basis, [one.name for one in found.tensors]) == (None, ["weight"])
+
+
+@pytest.mark.parametrize(("calls", "warns"), [(2 * STEPS, True), (2, False)])
+def test_all_gathers_in_each_step_are_named(make_run: MakeRun, calls: int, warns: bool) -> None:
+    """As Horovod makes them for sparse gradients; a few at its start do not count."""
+    run = profiled(make_run)
+    write_gradients(run)
+    gathers = np.zeros(calls, RECORD)
+    gathers["operation"], gathers["communicator"], gathers["bytes"] = ALLGATHER, PAIR, 1000
+    gathers["start_ns"] = synthetic.START_NS + np.arange(calls) * MILLISECOND
+    gathers["ordinal"] = np.arange(calls)
+    made = np.concatenate([gathers, records(marked=True)])
+    made["sequence"] = np.arange(1, len(made) + 1)
+    write(run, 0, synthetic.signed(made))
+    found = warn_of_other_data(run, read_job_schedule(run))
+    assert [f"{run.path}: each step also has allgather (" in one for one in found] == [True] * warns
+
+
+def test_other_data_of_a_run_without_profiles_is_unknown(make_run: MakeRun) -> None:
+    run = make_run(2)
+    write_gradients(run)
+    assert warn_of_other_data(run, read_job_schedule(run)) == []
 
 
 @pytest.mark.parametrize("gradients", [False, True])

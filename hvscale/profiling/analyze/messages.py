@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
+from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
 from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
@@ -24,6 +25,8 @@ from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSI
 Nanoseconds = NDArray[np.int64]
 MESSAGES_ONLY = "fused messages only, fixed pattern"
 FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
+# Horovod's ranks agree by all-reduces, gathers and broadcasts; these carry a program's data.
+OTHER_DATA = ("allgather", "allgatherv", "alltoall", "alltoallv", "reduce-scatter", "reduce-scatter-block")
 
 
 def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> JobGradients:
@@ -37,6 +40,32 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
         return read_job_gradients(run, ranks)
     recording = read_recording(run)
     return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)), ranks)
+
+
+def warn_of_other_data(run: RunFolder, gradients: JobGradients) -> list[str]:
+    """A line if each step also sends data by other collectives, which a schedule leaves out.
+
+    The calls are those of the lowest rank in the whole run. Empty where its messages are unknown.
+    """
+    try:
+        recording = read_recording(run, ranks=[])
+    except RequestError:
+        return []
+    if not recording.ranks:
+        return []
+    steps = 1 + len(gradients.numbers) + gradients.left_out  # with the first one
+    events = recording.events.of_rank(recording.ranks[0])
+    found = []
+    for number, operation in enumerate(events.operations):
+        sizes = events.bytes[events.operation == number]
+        if operation in OTHER_DATA and len(sizes) >= steps:
+            found.append(f"{operation} ({len(sizes) / steps:.1f} calls, {human_bytes(int(sizes.sum() / steps))})")
+    if not found:
+        return []
+    return [
+        f"{run.path}: each step also has {' and '.join(found)} on a rank, for example for sparse gradients: only "
+        "all-reduces are replayed and predicted, so that steps are too short"
+    ]
 
 
 def message_schedule(
