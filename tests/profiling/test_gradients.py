@@ -196,6 +196,17 @@ def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path) -> None
     assert "gradients-00001.hvg is not a recording of gradients" in found.warnings[0]
 
 
+@pytest.mark.parametrize(("others", "warns"), [(4, True), (1, False)])
+def test_many_steps_with_other_tensors_are_a_warning(tmp_path: Path, others: int, warns: bool) -> None:
+    """Those of two optimizers in turn, unlike a step that also averages a metric."""
+    sets = [[0, 1]] * 5 + [[1]] * others
+    frames = [header(), tensor("a"), tensor("b"), *(step(number, tensors) for number, tensors in enumerate(sets))]
+    found = read_job_gradients(job(tmp_path, b"".join(frames)))
+    assert (len(found.numbers), found.left_out) == (4, others)
+    text = f"{others} of {4 + others} steps have other tensors and are left out"
+    assert [text in one for one in found.warnings] == [True] * warns
+
+
 def test_times_are_indexed_by_rank_step_and_tensor(tmp_path: Path) -> None:
     """Rank 1 enqueues the tensors in a different order."""
     other = header(rank=1) + tensor("b", 9) + tensor("a") + b"".join(step(number, [0, 1]) for number in range(5))

@@ -15,6 +15,7 @@ from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, 
 
 Seconds = NDArray[np.float64]
 FEWEST_TIMED_STEPS = 2
+MOST_LEFT_OUT = 0.25  # of the steps, without a warning
 
 
 def is_timed_on_gpu(step: GradientStep) -> bool:
@@ -151,6 +152,12 @@ def read_job_gradients(run: RunFolder, ranks: Collection[int] | None = None) -> 
         if one.is_kept
     ]
     left_out = max(len(one.sets) for one in found) - len(common)
+    others, steps = max((sum(tensors != usual[0][0] for tensors in one.sets.values()), len(one.sets)) for one in found)
+    if others > MOST_LEFT_OUT * steps:
+        warnings.append(
+            f"{run.path}: {others} of {steps} steps have other tensors and are left out, for example those of another "
+            f"optimizer: only steps with the same {len(usual[0][0])} tensors are replayed and predicted"
+        )
     unread = tuple(one.recording.header.rank for one in found if not one.is_kept)
     return JobGradients(kept, sorted(common), left_out, warnings, unread=unread)
 
