@@ -174,7 +174,9 @@ def print_gradients(run: "RunFolder") -> None:
         )
     gradients = read_job_gradients(run)
     print_warnings(gradients.warnings)
-    others = f"; left out: {gradients.left_out} steps with other tensors or not on all ranks" if gradients.left_out else ""
+    others = (
+        f"; left out: {gradients.left_out} steps with other tensors or not on all ranks" if gradients.left_out else ""
+    )
     print_message(
         f"gradients: {len(gradients.tensors)} tensors, {human_bytes(gradients.bytes)} a step; "
         f"{len(gradients.numbers)} steps of {len(gradients.ranks)} ranks, median {human_seconds(float(median(gradients.seconds)))}, "
