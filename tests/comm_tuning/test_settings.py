@@ -7,6 +7,7 @@ import pytest
 from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import Translated, parse, translate
+from hvscale.comm_tuning.knobs.table import knobs
 from hvscale.core.errors import RequestError
 
 
@@ -74,3 +75,9 @@ def test_nccl_s_knobs_apply_to_any_job() -> None:
         "NCCL_BUFFSIZE": "8388608",
         "NCCL_PROTO": "LL128",
     }
+
+
+def test_a_knob_that_the_library_lacks_is_an_error_and_no_empty_list() -> None:
+    assert [row.library for row in knobs("openmpi", "segment_size").rows] == ["Open MPI"]
+    with pytest.raises(RequestError, match="mvapich2-gdr: not in openmpi; leave out --mpi"):
+        knobs("openmpi", "mvapich2-gdr")

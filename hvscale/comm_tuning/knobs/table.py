@@ -53,7 +53,7 @@ def knobs(mpi: str | None = None, word: str | None = None) -> KnobsDocument:
 
     `mpi`: only the libraries that a job of this flavour may use, or one library. `word`: a knob, or
     a flavour or library as for `mpi`. Raises RequestError, suggesting the nearest name, for an
-    unknown name.
+    unknown name, and if no knob is left.
     """
     chosen, names = libraries() if mpi is None else libraries_of(mpi), list(MEANING)
     if word is not None:
@@ -64,7 +64,10 @@ def knobs(mpi: str | None = None, word: str | None = None) -> KnobsDocument:
             chosen = [library for library in libraries_of(word) if library in chosen]
         else:
             raise RequestError(f"{word}: {suggest_name('knob, library or flavour', word, known)}")
-    return KnobsDocument(rows=[row for knob in names for library in chosen for row in rows_of(library, knob)])
+    rows = [row for knob in names for library in chosen for row in rows_of(library, knob)]
+    if not rows:
+        raise RequestError(f"{word}: not in {mpi}; leave out --mpi")
+    return KnobsDocument(rows=rows)
 
 
 def rows_of(library: KnobLibrary, knob: str) -> Iterator[KnobRow]:
