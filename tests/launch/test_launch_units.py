@@ -23,7 +23,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Library, RunFolder, default_run_path
 from hvscale.launch import environment, flavours, placements
 from hvscale.launch.cleanup import leftovers, ownership
-from hvscale.launch.containers import engine, mounts
+from hvscale.launch.containers import engine, image, mounts
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library, reported_library
@@ -523,3 +523,20 @@ def test_what_docker_s_library_refuses_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(docker, "DockerClient", lambda **settings: io.BytesIO())
     with pytest.raises(RequestError, match="Resource ID was not provided"), engine.connection():
         raise docker.errors.NullResource("Resource ID was not provided")
+
+
+def test_a_signal_ends_the_build_of_an_image_and_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HVSCALE_CACHE", "~/cache")
+    monkeypatch.setattr(image, "with_apt_proxy", lambda: dict(os.environ))
+    unmounts = f"trap 'touch {tmp_path}/unmounted; exit 143' TERM; kill -TERM {os.getpid()}; sleep 30 & wait"
+    with pytest.raises(SystemExit) as ended, image.temporary_folder(image.cache_folder()) as work:
+        image.run_debootstrap(["sh", "-c", unmounts], work / "log")
+    assert ended.value.code == 143
+    assert (tmp_path / "unmounted").exists()
+    assert [*(tmp_path / "cache/images").iterdir()] == []
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="cannot be written"), image.temporary_folder(tmp_path / "file/images"):
+        pass

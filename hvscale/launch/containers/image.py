@@ -6,15 +6,17 @@ hvscale.
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import RequestError
+from hvscale.launch.supervision import interrupts
 from hvscale.launch.supervision.programs import call, require
 
 DEFAULT_IMAGE = "hvscale:base"
@@ -26,6 +28,7 @@ WITHOUT_DEBOOTSTRAP = (
     "if Docker can pull images, `docker build --tag hvscale:base docker/` builds it from Debian's image"
 )
 LAST_LINES = 3
+END_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def cache_folder() -> Path:
     """The folder for built images, in the cache that the set-up uses for its wheels."""
     named = os.environ.get("HVSCALE_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvscale"
-    return (Path(named) if named else base) / "images"
+    return (Path(named) if named else base).expanduser().absolute() / "images"
 
 
 def build(client: Any, name: str) -> str:
@@ -106,7 +109,6 @@ def make_archive(origin: Source, archive: Path) -> None:
     debootstrap = require("debootstrap", "debootstrap", f"hvscale image build ({WITHOUT_DEBOOTSTRAP})")
     if os.geteuid() != 0:
         raise RequestError(f"hvscale image build needs root to unpack a system: use sudo; {WITHOUT_DEBOOTSTRAP}")
-    archive.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(archive.parent) as work:
         system = work / "system"
         log = work / "log"
@@ -118,9 +120,7 @@ def make_archive(origin: Source, archive: Path) -> None:
             str(system),
             origin.mirror,
         ]
-        with log.open("wb") as stream:
-            done = subprocess.run(words, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=with_apt_proxy())
-        if done.returncode:
+        if run_debootstrap(words, log):
             message = " ".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
             raise RequestError(f"debootstrap failed: {message}")
         for what in (
@@ -136,6 +136,30 @@ def make_archive(origin: Source, archive: Path) -> None:
         unfinished.replace(archive)
 
 
+def run_debootstrap(words: list[str], log: Path) -> int:
+    """Run it and return its exit status; a signal ends it, and it then unmounts what it mounted."""
+    with log.open("wb") as stream, ExitStack() as stack:
+        with interrupts.defer_interrupts():
+            process = subprocess.Popen(
+                words,
+                stdout=stream,
+                stderr=stream,
+                stdin=subprocess.DEVNULL,
+                env=with_apt_proxy(),
+                start_new_session=True,
+            )
+            stack.callback(end, process)
+        return process.wait()
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a program that leads a session to end, and wait for it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+
+
 def with_apt_proxy() -> dict[str, str]:
     """This environment with apt's proxy, for debootstrap."""
     proxy = call(["apt-config", "shell", "proxy", "Acquire::http::Proxy"]).partition("=")[2].strip().strip("'")
@@ -144,8 +168,20 @@ def with_apt_proxy() -> dict[str, str]:
 
 @contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=".building-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Context: a new folder, removed at the end, also when a signal interrupts the block.
+
+    Raises RequestError if it cannot be created.
+    """
+    with interrupts.catch_signals() as caught:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(dir=parent, prefix=".building-"))
+        except OSError as error:
+            raise RequestError(f"{parent} cannot be written: {error.strerror}; set HVSCALE_CACHE") from error
+        try:
+            with interrupts.interruptible():
+                yield folder
+        except interrupts.InterruptedWaitError:
+            raise SystemExit(128 + caught[0]) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
