@@ -540,3 +540,21 @@ def test_a_signal_ends_the_build_of_an_image_and_removes_its_folder(
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="cannot be written"), image.temporary_folder(tmp_path / "file/images"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("placement", "option", "problem"),
+    [
+        ("netns", "link", "--link : not a rate"),
+        ("docker:rank", "link", "--link : not a rate"),
+        ("docker:node", "shm_size", "--shm-size : not a valid size"),
+    ],
+)
+def test_netns_and_docker_do_not_ignore_an_empty_value(
+    placement: str, option: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = placements.find(placement)
+    monkeypatch.setattr(type(place), "readiness", lambda self: "")
+    monkeypatch.setattr(type(place), "ready_with", lambda self, image: "", raising=False)
+    with pytest.raises(RequestError, match=problem):
+        place.check(PlacementOptions.model_validate({"placement": placement, option: ""}), 2)

@@ -56,10 +56,10 @@ class Docker(Placement):
             return f"Docker {client.version()['Version']} at {engine.address()}, image {image}"
 
     def check(self, options: PlacementOptions, np: int) -> None:
-        shm_bytes(options.shm_size or DEFAULT_SHM_SIZE)
-        if options.link:
+        shm_bytes(DEFAULT_SHM_SIZE if options.shm_size is None else options.shm_size)
+        if options.link is not None:
             bits_per_second(options.link)
-        self.ready_with(options.image or DEFAULT_IMAGE)
+        self.ready_with(DEFAULT_IMAGE if options.image is None else options.image)
 
     def slots(self, request: PlacementRequest) -> list[int]:
         """The number of ranks of each container."""

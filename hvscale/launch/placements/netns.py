@@ -233,7 +233,7 @@ class NetworkNamespaces(Placement):
             raise RequestError(
                 f"--nodes {options.nodes} for -np {np}: each node needs a rank; use fewer nodes or more ranks"
             )
-        if options.link:
+        if options.link is not None:
             bits_per_second(options.link)
 
     @contextmanager
