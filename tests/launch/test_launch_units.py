@@ -543,7 +543,7 @@ def test_a_signal_ends_the_build_of_an_image_and_removes_its_folder(
 
 
 @pytest.mark.parametrize(
-    ("placement", "option", "problem"),
+    ("name", "option", "problem"),
     [
         ("netns", "link", "--link : not a rate"),
         ("docker:rank", "link", "--link : not a rate"),
@@ -551,10 +551,10 @@ def test_a_signal_ends_the_build_of_an_image_and_removes_its_folder(
     ],
 )
 def test_netns_and_docker_do_not_ignore_an_empty_value(
-    placement: str, option: str, problem: str, monkeypatch: pytest.MonkeyPatch
+    name: str, option: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = placements.find(placement)
+    place = placements.find(name)
     monkeypatch.setattr(type(place), "readiness", lambda self: "")
     monkeypatch.setattr(type(place), "ready_with", lambda self, image: "", raising=False)
     with pytest.raises(RequestError, match=problem):
-        place.check(PlacementOptions.model_validate({"placement": placement, option: ""}), 2)
+        place.check(PlacementOptions.model_validate({"placement": name, option: ""}), 2)
