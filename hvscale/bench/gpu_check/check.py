@@ -86,7 +86,7 @@ def find_machine(dry_run: bool) -> Machine:
         raise RequestError(NO_GPU)
     try:
         asked = subprocess.run(
-            [sys.executable, "-m", f"{RANK_SIDE}.machine"],
+            [sys.executable, "-P", "-m", f"{RANK_SIDE}.machine"],
             capture_output=True,
             text=True,
             timeout=MACHINE_SECONDS,

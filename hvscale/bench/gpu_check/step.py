@@ -176,7 +176,7 @@ class StepContext:
 
     def program(self, module: str, *arguments: object) -> list[str]:
         """The command of a program in rank_side/."""
-        return [sys.executable, "-m", f"{RANK_SIDE}.{module}", *map(str, arguments)]
+        return [sys.executable, "-P", "-m", f"{RANK_SIDE}.{module}", *map(str, arguments)]
 
     def hvscale_words(self, verb: str, np: int, name: str) -> list[object]:
         """The start of a command that starts np ranks, up to its own options."""

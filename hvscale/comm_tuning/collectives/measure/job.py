@@ -29,7 +29,7 @@ from hvscale.launch.mpi.reported_library import LibraryCheck, require_requested_
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.base import Warn
 
-COMMAND = ["python", "-m", "hvscale.comm_tuning.collectives.measure.rank"]
+COMMAND = ["python", "-P", "-m", "hvscale.comm_tuning.collectives.measure.rank"]
 READ_INTERVAL_SECONDS = 1.0  # between reads of the ranks' reports
 
 

@@ -140,7 +140,7 @@ def value_numbers(library: str, names: Iterable[tuple[str, str]]) -> dict[tuple[
     asked = sorted(set(names))
     if not asked:
         return {}
-    command = [sys.executable, "-m", __name__, library, *(text for pair in asked for text in pair)]
+    command = [sys.executable, "-P", "-m", __name__, library, *(text for pair in asked for text in pair)]
     output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
     found = {}
     for line in output.splitlines():
