@@ -3,6 +3,7 @@
 Functions import this module: at the top, rich would take a third of the start-up time.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from rich.text import Text
 
 from hvscale.core.terminal import printable
 
+WIDTH_OF_FILES = 200  # without a terminal: rich's 80 columns would cut tables in files and pipes
+
 
 class PlainConsole(Console):
     """A console on stdout or stderr; strings, also in tables, are neither markup nor control codes.
@@ -26,6 +29,8 @@ class PlainConsole(Console):
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
+        if "COLUMNS" not in os.environ and not any(map(os.isatty, range(3))):
+            self.width = WIDTH_OF_FILES
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text, self.file), **options)  # type: ignore[arg-type]

@@ -3,7 +3,10 @@
 import ast
 import csv
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,15 @@ def test_names_are_not_formulas_and_numbers_do_not_change(value: object, cell: s
 def test_values_just_below_1000_have_no_exponent() -> None:
     assert [human_seconds(value) for value in (0.9994, 0.9996, 9.996e-7)] == ["999 ms", "1000 ms", "1000 ns"]
     assert human_bytes(999.6 * MIB) == "1000 MiB"
+
+
+def test_tables_in_files_and_pipes_are_not_cut() -> None:
+    """Where no stream is a terminal, as in a batch job."""
+    program = (
+        "from rich.table import Table; from hvscale.core.plain_rich import PlainConsole;"
+        "table = Table(*'abcde'); table.add_row(*(name * 30 for name in 'abcde')); PlainConsole().print(table)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
+    assert all(name * 30 in done.stdout for name in "abcde"), done.stderr
