@@ -1,5 +1,6 @@
 """The search in the model, and what is decided from replays."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
+from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
@@ -181,7 +183,12 @@ def test_a_proven_candidate_is_chosen_and_the_predicted_part_named() -> None:
     assert made.verdict.startswith("use fusion_threshold=2M: proven by 3 interleaved replays at np 4: +25.0 % ")
     assert "Predicted for np 512, not proven: +30.0 % " in made.verdict
     assert made.rows[1].model_error_percent == pytest.approx(25, abs=0.1)
-    assert [row[-1] for row in proof_table(made).groups[""]] == ["", "proven faster"]
+    table = proof_table(made)
+    assert [row[-1] for row in table.groups["replayed, np 4"]] == ["", "proven faster"]
+    console, shown = PlainConsole(), io.StringIO()
+    console.file, console.width = shown, 80
+    console.print(table.table())
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown.getvalue()
 
 
 def test_the_fastest_of_the_proven_candidates_is_chosen() -> None:

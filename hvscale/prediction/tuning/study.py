@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, as_columns, estimate, percent, ratio
-from hvscale.core.units import human_number
+from hvscale.core.units import human_interval, human_number
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.document import CONFIDENCE
 from hvscale.prediction.tuning.search import SearchPoint
@@ -213,59 +213,60 @@ def mean_step(run: RunFolder) -> float:
 
 
 def proof_table(document: PredictedTune) -> TableModel:
-    """A row for each candidate: predicted, replayed, and the gains of both."""
+    """Rows of the candidates in three groups: predicted on both numbers of ranks, and replayed."""
     np_, predict_np = document.np, document.predict_np
-    rows = [
-        [
-            row.name,
-            cell(row.predicted_step_seconds, row.predicted_step_seconds_low, row.predicted_step_seconds_high),
-            gain_cell(row.predicted_gain, row.predicted_gain_low, row.predicted_gain_high),
-            cell(row.predicted_in_proof_step_seconds),
-            cell(row.replayed_step_seconds, row.replayed_step_seconds_low, row.replayed_step_seconds_high),
-            gain_cell(row.replayed_gain, row.replayed_gain_low, row.replayed_gain_high),
-            proof_cell(row),
-        ]
-        for row in document.rows
-    ]
+    groups: dict[str, list[list[str]]] = {f"predicted, np {predict_np}": [], f"predicted, np {np_}": []}
+    groups[f"replayed, np {np_}"] = replayed = []
+    for row in document.rows:
+        groups[f"predicted, np {predict_np}"].append(
+            [
+                row.name,
+                *step_cells(
+                    row.predicted_step_seconds, row.predicted_step_seconds_low, row.predicted_step_seconds_high
+                ),
+                *gain_cells(row.predicted_gain, row.predicted_gain_low, row.predicted_gain_high),
+                "",
+            ]
+        )
+        if np_ != predict_np:
+            in_proof = step_cells(row.predicted_in_proof_step_seconds, None, None)
+            groups[f"predicted, np {np_}"].append([row.name, *in_proof, "", "", ""])
+        replayed.append(
+            [
+                row.name,
+                *step_cells(row.replayed_step_seconds, row.replayed_step_seconds_low, row.replayed_step_seconds_high),
+                *gain_cells(row.replayed_gain, row.replayed_gain_low, row.replayed_gain_high),
+                proof_cell(row),
+            ]
+        )
     settings = [
         f"{name}: {' '.join(f'{knob}={text}' for knob, text in candidate.settings.items())}"
         for name, candidate in document.candidates.items()
     ]
-    predicted, replayed = f"{document.predicted_confidence:.0%}", f"{document.confidence:.0%}"
+    predicted_level, replayed_level = f"{document.predicted_confidence:.0%}", f"{document.confidence:.0%}"
     return TableModel(
         title=f"predicted for np {predict_np}, proven by replay at np {np_}",
-        columns=[
-            "settings",
-            f"predicted s, np {predict_np}",
-            "gain %",
-            f"predicted s, np {np_}",
-            f"replayed s, np {np_}",
-            "gain %",
-            "",
-        ],
-        groups={"": rows},
+        columns=["settings", "s a step", "interval", "gain %", "interval", ""],
+        groups=groups,
         caption=[
             *settings,
             f"{len(document.points)} settings searched in the model, with costs measured at np "
             f"{', '.join(map(str, document.measured_np))}",
-            f"gain: steps per second over the recorded settings'; intervals: {predicted} predicted, {replayed} "
-            "replayed over fresh starts",
+            "gain: steps per second over the recorded settings'",
+            f"intervals: {predicted_level} predicted, {replayed_level} replayed over fresh starts",
         ],
     )
 
 
-def cell(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    bounds = f" ({human_number(low)}-{human_number(high)})" if low is not None and high is not None else ""
-    return human_number(value, 4) + bounds
+def step_cells(value: float | None, low: float | None, high: float | None) -> list[str]:
+    return [human_number(value, 4), human_interval(low, high) if low is not None else ""]
 
 
-def gain_cell(gain: float | None, low: float | None, high: float | None) -> str:
+def gain_cells(gain: float | None, low: float | None, high: float | None) -> list[str]:
     if gain is None:
-        return ""
-    bounds = (
-        f" ({signed(100 * (low - 1))} to {signed(100 * (high - 1))})" if low is not None and high is not None else ""
-    )
-    return signed(100 * (gain - 1)) + bounds
+        return ["", ""]
+    bounds = f"{signed(100 * (low - 1))} to {signed(100 * (high - 1))}" if low is not None and high is not None else ""
+    return [signed(100 * (gain - 1)), bounds]
 
 
 def proof_cell(row: CandidateRow) -> str:
