@@ -103,7 +103,13 @@ def nccl_library(home: Path) -> Path | None:
 
 
 def find_toolkit() -> Path | None:
-    """Return the first folder with bin/nvcc in the places where PyTorch looks."""
+    """Return the first folder with bin/nvcc in the places where PyTorch looks.
+
+    Raises SetUpError if HVSCALE_CUDA_HOME names a folder without it.
+    """
+    own = os.environ.get("HVSCALE_CUDA_HOME")
+    if own and not Path(own, "bin", "nvcc").exists():
+        raise SetUpError(f"HVSCALE_CUDA_HOME={own}: bin/nvcc is missing; give the CUDA toolkit's folder, or unset it")
     on_path = shutil.which("nvcc")
     named = [os.environ.get(name) for name in ("HVSCALE_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
     candidates = [*named, str(Path(on_path).parent.parent) if on_path else None, "/usr/local/cuda"]

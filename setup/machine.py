@@ -64,10 +64,9 @@ def first_line_of(command: list[str], line_with: str = "") -> str | None:
 def find_tools(*, uv_available: bool) -> Compilers:
     """Find make and both compilers; CC and CXX take precedence.
 
-    Raises SetUpError with all missing tools.
+    Raises SetUpError with all missing tools, and for a CC or CXX that does not run.
     """
-    cxx = find_compiler([os.environ.get("CXX", ""), "c++", "g++"])
-    c = find_compiler([os.environ.get("CC", ""), "cc", "gcc"])
+    cxx, c = find_compiler("CXX", "c++", "g++"), find_compiler("CC", "cc", "gcc")
     found = {MAKE: first_line_of(["make", "--version"]), CXX_COMPILER: cxx, C_COMPILER: c, PIP: uv_available}
     missing = [tool for tool, value in found.items() if not value]
     if cxx and c and not missing:
@@ -75,13 +74,21 @@ def find_tools(*, uv_available: bool) -> Compilers:
     raise missing_error(missing if (PYTHON_HEADERS / "Python.h").exists() else [*missing, HEADERS])
 
 
-def find_compiler(names: list[str]) -> tuple[str, str] | None:
-    """Return the path and the version line of the first compiler that runs."""
-    for name in names:
-        path = shutil.which(name) if name else None
+def find_compiler(variable: str, *usual: str) -> tuple[str, str] | None:
+    """Return the path and the version line of the variable's compiler, or of the first that runs.
+
+    Raises SetUpError if the variable's does not run: another one would be used unnoticed.
+    """
+    named = os.environ.get(variable)
+    for name in [named] if named else usual:
+        path = shutil.which(name)
         version = first_line_of([path, "--version"]) if path else None
         if path and version:
             return path, version
+    if named:
+        raise SetUpError(
+            f"{variable}={named}: no compiler that runs; give its name or path without options, or unset it"
+        )
     return None
 
 

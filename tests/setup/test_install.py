@@ -161,6 +161,13 @@ def test_nccl_without_a_toolkit_is_rejected(copy: Path, cache: Path, tools: Path
     assert_error(run_setup(copy, environment), "HVSCALE_CUDA_HOME")
 
 
+@pytest.mark.parametrize("variable", ["CC", "CXX", "HVSCALE_CUDA_HOME"])
+def test_a_named_tool_that_is_missing_is_not_replaced_by_another(copy: Path, cache: Path, variable: str) -> None:
+    assert_error(
+        run_setup(copy, setup_environment(cache, **{variable: "/no/such"})), f"{variable}=/no/such", "unset it"
+    )
+
+
 def test_later_calls_keep_the_interpreter(copy: Path) -> None:
     outer = ("PYTHON", "TORCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of the make that runs the tests
     environment = {name: value for name, value in os.environ.items() if name not in outer}
