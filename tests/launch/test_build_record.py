@@ -185,12 +185,15 @@ def test_the_sites_launcher_comes_behind_the_environments_programs(
         ("ib_pool-kvs_4242_0_n1_0-n1-1000.tmp", True),
         ("ib_shmem_coll-kvs_4242_0_n1_0-n1-1000.tmp", True),
         ("ib_shmem_bcast_coll-kvs_4242_0_n1_0-n1-1000", True),
+        ("mpich_shar_tmpIyug5q", True),
+        ("nccl-0GlVN2", True),
+        ("nccl-topology", False),
         ("ib_shmem", False),
         ("my_ib_shmem-x-n1-1000.tmp", False),
         ("ib_shmem-kvs-n1-1000.tmp.backup", False),
     ],
 )
-def test_mvapich2s_segments_are_known_by_their_names(name: str, removed: bool) -> None:
+def test_segments_are_known_by_their_names(name: str, removed: bool) -> None:
     assert (SEGMENT.fullmatch(name) is not None) == removed
 
 

@@ -1,8 +1,8 @@
-"""Removes what killed MPI processes leave: segments in /dev/shm, and Open MPI's session folders.
+"""Removes what killed ranks leave: segments in /dev/shm, and Open MPI's session folders.
 
 A rank has its segments open or mapped while it lives, and no rank opens those of a dead one. So a
 segment that no process uses can be removed. /proc shows all files of this user's processes. Names
-that no MPI uses are never touched.
+of other kinds are never touched.
 """
 
 import os
@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - the C library's folder
-# MPICH's, those of Open MPI 5 and 4, UCX's under either, and the rings and pools of MVAPICH2 2.3,
-# whose names end with the user's number.
+# MPICH's two kinds, those of Open MPI 5 and 4, UCX's under either, NCCL's (misc/shmutils.cc), and
+# the rings and pools of MVAPICH2 2.3, whose names end with the user's number.
 SEGMENT = re.compile(
-    r"mpich_shm_[0-9a-f]+_\d+|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+"
+    r"mpich_shm_[0-9a-f]+_\d+|(mpich_shar_tmp|nccl-)[A-Za-z0-9]{6}|(sm|vader)_segment\..+\.\d+\.[0-9a-f]+\.\d+"
+    r"|ucx_shm_posix_[0-9a-f]+"
     r"|ib_(shmem|shmem_coll|shmem_bcast_coll|pool)-.+-\d+(\.tmp)?"
 )
 # Open MPI 5 names it after the process that created it.
