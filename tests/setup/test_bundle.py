@@ -475,7 +475,7 @@ def test_another_bundle_python_is_chosen_by_its_markers(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("version", ["3.9", "2.7", "new", "4.0"])
+@pytest.mark.parametrize("version", ["3.9", "2.7", "new", "4.0", "3.123"])
 def test_a_python_for_which_no_bundle_is_possible(version: str) -> None:
     words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--python", version]
     assert_one_line(subprocess.run(words, capture_output=True, text=True), f"BUNDLE_PYTHON={version}", "3.12")

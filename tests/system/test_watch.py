@@ -354,7 +354,7 @@ def test_steps_without_a_profile(hvscale: Run, program: Callable[[str], Path]) -
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("job: finished after")
     assert "step 3 of 3, 128 images/s, 250 ms a step, loss 0.5" in done.stdout
-    assert "no table: no rank has a profile yet: messages are recorded under `hvscale profile`" in done.stdout
+    assert "no table: no rank has a profile: messages are recorded under `hvscale profile`" in done.stdout
 
 
 def test_bad_input_is_one_line(hvscale: Run, tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ class Sampler:
             return "NCCL's messages can be read when the job has ended: `hvscale breakdown`"
         if record.launch.get("record_dir"):
             return "the profiles are on the nodes' own disks (--record-dir) until the job has ended"
-        return "no rank has a profile yet: messages are recorded under `hvscale profile`, from MPI_Init on"
+        yet = " yet" if record.state in OPEN_STATES else ""
+        return f"no rank has a profile{yet}: messages are recorded under `hvscale profile`, from MPI_Init on"
 
     def _steps(
         self, counted: Counted, is_whole: bool, seconds: float, share: float | None, unavailable: dict[str, str]

@@ -20,6 +20,7 @@ from hvscale.trainer.loggers.logger import FINISH_SECONDS, LOGGERS, FinalResult,
 FOLDER = "wandb"  # in the run folder; the client chooses this name
 PROJECT = "hvscale"
 CONNECT_SECONDS = "30"
+LONGEST_NAME = 128  # of an artifact; the client refuses more
 
 
 @LOGGERS.registering("wandb")
@@ -95,7 +96,7 @@ def artifact(run: RunFolder) -> Any:
     """
     import wandb
 
-    found = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.name), type="run")
+    found = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.name)[:LONGEST_NAME], type="run")
     left_out = {run.path / FOLDER, run.hvprof}
     for path in sorted(run.path.rglob("*")):
         if path.is_file() and path.suffix != ".ckpt" and left_out.isdisjoint(path.parents):
