@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -558,3 +558,15 @@ def test_netns_and_docker_do_not_ignore_an_empty_value(
     monkeypatch.setattr(type(place), "ready_with", lambda self, image: "", raising=False)
     with pytest.raises(RequestError, match=problem):
         place.check(PlacementOptions.model_validate({"placement": name, option: ""}), 2)
+
+
+def test_what_was_removed_before_a_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove_two(remove: bool) -> Iterator[leftovers.Leftover]:
+        yield leftovers.Leftover(kind="namespaces", name="first*", run="job")
+        raise RequestError("the second cannot be removed")
+
+    monkeypatch.setattr(leftovers, "docker_leftovers", lambda remove, keep: iter(()))
+    monkeypatch.setattr(leftovers, "namespace_leftovers", remove_two)
+    monkeypatch.setattr(leftovers, "shared_memory_leftovers", lambda remove: iter(()))
+    found, problems = leftovers.clean_up()
+    assert ([one.name for one in found], problems) == (["first*"], ["the second cannot be removed"])

@@ -44,7 +44,7 @@ def clean_up(remove: bool = True, keep: Collection[str] = ()) -> tuple[list[Left
     problems: list[str] = []
     for look in (lambda remove: docker_leftovers(remove, keep), namespace_leftovers, shared_memory_leftovers):
         try:
-            found += list(look(remove))
+            found.extend(look(remove))  # keeps those before a failure
         except RequestError as error:
             problems.append(str(error))
     return found, problems
