@@ -170,7 +170,7 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
             "Open MPI accepts auto, linear, reduce_broadcast, recursive_doubling",
         ),
         (("--set", "visible_devices=split"), "split needs MVAPICH2-GDR, which this job does not use"),
-        (("--set", "eager_threshold=0"), "Open MPI accepts 1 to"),
+        (("--set", "eager_threshold=0"), "Open MPI accepts 80 to"),
         (("--set", "cuda_ipc"), "the value is missing; write KNOB=VALUE"),
         (("--set", "cudaipc=off"), "did you mean cuda_ipc?"),
         (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time is also set to 1; set it once"),
