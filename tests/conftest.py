@@ -193,25 +193,24 @@ def run_hvscale(
     )
 
 
-installed_command_ran: list[tuple[Path, list[str]]] = []
+installed_command_ran: set[str] = set()
 
 
 @pytest.fixture
-def hvscale(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def hvscale(tmp_path: Path) -> Run:
     """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process.
 
     Sub-commands that take long to load are forked: see tests/preloaded.py. The first call of each
-    in a test file runs the installed command, and so does a call with variables that a process
+    in a test worker runs the installed command, and so does a call with variables that a process
     reads when it starts.
     """
 
     def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
         words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
-        call = (request.path, words[:1])
-        forked = words[0] in preloaded.LONG_TO_LOAD and call in installed_command_ran
+        forked = words[0] in preloaded.LONG_TO_LOAD and words[0] in installed_command_ran
         if forked and preloaded.can_apply(variables):
             return preloaded.run(words, tmp_path, variables, timeout)
-        installed_command_ran.append(call)
+        installed_command_ran.add(words[0])
         return run_hvscale(tmp_path, *words, timeout=timeout, **environment)
 
     return run
