@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.analyze.messages import MESSAGES_ONLY, read_job_schedule, warn_of_other_data
+from hvscale.profiling.analyze.messages import MESSAGES_ONLY, other_data_warnings, read_job_schedule
 from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, RECORD, STEP
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
@@ -84,14 +84,14 @@ def test_all_gathers_in_each_step_are_named(make_run: MakeRun, calls: int, warns
     made = np.concatenate([gathers, records(marked=True)])
     made["sequence"] = np.arange(1, len(made) + 1)
     write(run, 0, synthetic.signed(made))
-    found = warn_of_other_data(run, read_job_schedule(run))
-    assert [f"{run.path}: each step also has allgather (" in one for one in found] == [True] * warns
+    found = other_data_warnings(run, read_job_schedule(run))
+    assert [f"{run.path}: in each step, a rank also calls allgather " in one for one in found] == [True] * warns
 
 
 def test_other_data_of_a_run_without_profiles_is_unknown(make_run: MakeRun) -> None:
     run = make_run(2)
     write_gradients(run)
-    assert warn_of_other_data(run, read_job_schedule(run)) == []
+    assert other_data_warnings(run, read_job_schedule(run)) == []
 
 
 @pytest.mark.parametrize("gradients", [False, True])

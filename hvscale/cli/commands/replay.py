@@ -83,12 +83,12 @@ def replay(
     from hvscale.prediction.replay.comparison import compare_replay
     from hvscale.prediction.replay.table import replay_table, write_replay_csv
     from hvscale.profiling.analyze.grouping import parse_bins
-    from hvscale.profiling.analyze.messages import read_job_schedule, warn_of_other_data
+    from hvscale.profiling.analyze.messages import other_data_warnings, read_job_schedule
     from hvscale.studies.profiled_launch import profiled_launch
 
     ranges = parse_bins(bins)  # report a mistake before the job starts
     gradients = read_job_schedule(run).timed_on_gpu
-    print_warnings([*gradients.warnings, *warn_of_other_data(run, gradients)])
+    print_warnings([*gradients.warnings, *other_data_warnings(run, gradients)])
     check_types(gradients)
     options = options.replace(np=np or gradients.size)
     compute = compute or "auto"

@@ -9,7 +9,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.replay.schedule import first_step
 from hvscale.profiling.analyze.gradients import JobGradients
-from hvscale.profiling.analyze.messages import read_job_schedule, warn_of_other_data
+from hvscale.profiling.analyze.messages import other_data_warnings, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.gradients_file import GradientStep
 
@@ -94,7 +94,7 @@ def read_job(run: RunFolder) -> Job:
         settings=dict(gradients.ranks[0].recording.header.settings),
         recorded_seconds=gradients.seconds,
         basis=gradients.basis,
-        warnings=(*gradients.warnings, *warn_of_other_data(run, gradients)),
+        warnings=(*gradients.warnings, *other_data_warnings(run, gradients)),
         enqueued=enqueued,
     )
 

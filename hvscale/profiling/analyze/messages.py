@@ -42,7 +42,7 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
     return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)), ranks)
 
 
-def warn_of_other_data(run: RunFolder, gradients: JobGradients) -> list[str]:
+def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
     """A line if each step also sends data by other collectives, which a schedule leaves out.
 
     The calls are those of the lowest rank in the whole run. Empty where its messages are unknown.
@@ -59,12 +59,12 @@ def warn_of_other_data(run: RunFolder, gradients: JobGradients) -> list[str]:
     for number, operation in enumerate(events.operations):
         sizes = events.bytes[events.operation == number]
         if operation in OTHER_DATA and len(sizes) >= steps:
-            found.append(f"{operation} ({len(sizes) / steps:.1f} calls, {human_bytes(int(sizes.sum() / steps))})")
+            found.append(f"{operation} {len(sizes) / steps:.1f} times ({human_bytes(int(sizes.sum() / steps))})")
     if not found:
         return []
     return [
-        f"{run.path}: each step also has {' and '.join(found)} on a rank, for example for sparse gradients: only "
-        "all-reduces are replayed and predicted, so that steps are too short"
+        f"{run.path}: in each step, a rank also calls {' and '.join(found)}, for example for sparse gradients: only "
+        "all-reduces are replayed and predicted, so steps come out too short"
     ]
 
 

@@ -45,8 +45,8 @@ register(
                         "nvls_tree": "NVLSTree",
                     }
                 ),
-                note="broadcasts have only ring, so from NCCL 2.24 jobs with broadcasts fail with other values; "
-                "set --env NCCL_ALGO=allreduce:tree there",
+                note="NCCL broadcasts by ring only: from NCCL 2.24 on, jobs with broadcasts fail with other values, "
+                "and need --env NCCL_ALGO=allreduce:tree instead",
                 source=GUIDE,
             ),
             Spelling(
