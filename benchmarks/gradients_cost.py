@@ -55,7 +55,7 @@ def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.P
     for _ in range(REPEATS):
         start = time.perf_counter()
         for name, gradient in gradients:
-            recorder.enqueue((gradient,), name, 0)
+            recorder.enqueue(gradient, name, 0)
         for _ in parameters:
             recorder.wait(time.monotonic_ns(), time.monotonic_ns())
         recorder.mark_step()

@@ -88,7 +88,10 @@ def record(
         start = clocks.host
         for name in NAMES:
             clocks.gpu += TENSOR_MS
-            recorder.enqueue([gradient()] * 2 if grouped else [gradient()], name, 0)
+            if grouped:
+                recorder.enqueue_group([gradient()] * 2, name, 0)
+            else:
+                recorder.enqueue(gradient(), name, 0)
         for _ in NAMES if waits else ():
             clocks.gpu += 1  # the GPU does something else between the waits
             recorder.wait(round(1e6 * clocks.host), round(1e6 * clocks.host))
@@ -96,7 +99,7 @@ def record(
         clocks.host = max(clocks.host, start + STEP_MS)
         recorder.mark_step()
         if metric_every and number % metric_every == 0:
-            recorder.enqueue([gradient()], "metric", 0)
+            recorder.enqueue(gradient(), "metric", 0)
             recorder.wait(round(1e6 * clocks.host), round(1e6 * clocks.host))
     recorder.close()
     found = read_gradients(folder / "gradients-00000.hvg")

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from hvscale.core.built_library import built_library
 from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
-from hvscale.profiling.record.rank_side.gradient_recorder import Recorder, wrap
+from hvscale.profiling.record import STEP_LOG
+from hvscale.profiling.record.rank_side.gradient_recorder import Recorder, StepLog, wrap
 
 WORLD, OTHER_SET = SimpleNamespace(process_set_id=0), SimpleNamespace(process_set_id=3)
 Calls = list[tuple[Any, ...]]
@@ -44,6 +46,17 @@ def fake_horovod(calls: Calls) -> Any:
     return SimpleNamespace(**functions, **rank, synchronize=lambda handle: handle, global_process_set=WORLD)
 
 
+@pytest.fixture(params=["Python", "C"], autouse=True)
+def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the step log: each test has both."""
+    found = str(request.param)
+    if found == "C":
+        monkeypatch.setenv("HVSCALE_STEP_LOG", str(built_library(STEP_LOG)))
+    else:
+        monkeypatch.delenv("HVSCALE_STEP_LOG", raising=False)
+    return found
+
+
 @pytest.fixture
 def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Wrap a module; a call of its `end_step()` stands for an optimizer's step()."""
@@ -72,6 +85,10 @@ def read(folder: Path) -> RankGradients:
 
 def steps(found: RankGradients) -> list[list[str]]:
     return [[found.tensors[number].name for number in step.tensors] for step in found.steps]
+
+
+def test_the_step_log_is_in_the_language_that_was_built(recorder: Recorder, language: str) -> None:
+    assert (type(recorder.log) is StepLog) == (language == "Python")
 
 
 def test_wrapped_functions_are_called_with_the_program_s_arguments(
@@ -116,7 +133,7 @@ def test_an_all_reduce_with_other_parameters_is_recorded(wrapped: Callable[[Any]
 def test_a_name_with_another_size_or_type_is_another_tensor(recorder: Recorder, tmp_path: Path) -> None:
     parts = [torch.zeros(5), torch.zeros(6), torch.zeros(6, dtype=torch.float16), torch.zeros(5)]
     for part in parts * 2:
-        recorder.enqueue((part,), "a", 0)
+        recorder.enqueue(part, "a", 0)
     recorder.close()
     found = read(tmp_path)
     assert [(one.dtype, one.bytes) for one in found.tensors] == [("float32", 20), ("float32", 24), ("float16", 12)]
@@ -128,7 +145,7 @@ def test_the_order_of_the_tensors_may_change(recorder: Recorder, tmp_path: Path)
     orders = ["abc", "cab", "ac", "dcba", "abcd"]
     for order in orders:
         for name in order:
-            recorder.enqueue((torch.zeros(2),), name, 0)
+            recorder.enqueue(torch.zeros(2), name, 0)
         recorder.wait(1, 2)
         recorder.wait(3, 5)
         recorder.mark_step()
@@ -146,7 +163,7 @@ def test_no_tensor_is_kept(recorder: Recorder) -> None:
         for name in ("a", "b"):
             part = torch.zeros(2)
             kept.append(weakref.ref(part))
-            recorder.enqueue((part,), name, 0)
+            recorder.enqueue(part, name, 0)
         recorder.mark_step()
     del part
     assert not any(reference() is not None for reference in kept)
@@ -155,7 +172,7 @@ def test_no_tensor_is_kept(recorder: Recorder) -> None:
 def test_threads_may_enqueue_at_the_same_time(recorder: Recorder, tmp_path: Path) -> None:
     def enqueue(thread: int) -> None:
         for number in range(50):
-            recorder.enqueue((torch.zeros(1),), f"{thread}.{number}", 0)
+            recorder.enqueue(torch.zeros(1), f"{thread}.{number}", 0)
 
     for _ in range(20):
         threads = [threading.Thread(target=enqueue, args=(number,)) for number in range(4)]
@@ -172,7 +189,7 @@ def test_threads_may_enqueue_at_the_same_time(recorder: Recorder, tmp_path: Path
 
 def test_a_forked_child_writes_nothing(recorder: Recorder, tmp_path: Path) -> None:
     def step() -> None:
-        recorder.enqueue((torch.zeros(1),), "a", 0)
+        recorder.enqueue(torch.zeros(1), "a", 0)
         recorder.mark_step()
 
     step()

@@ -15,7 +15,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.model.job import computation
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
-from hvscale.profiling.record.rank_side.gradient_recorder import CUDA, FRAME, MAGIC, NOT_ON_GPU, VERSION, Step
+from hvscale.profiling.record.rank_side.gradient_recorder import CUDA, FRAME, MAGIC, NOT_ON_GPU, VERSION, StepLog
 from hvscale.profiling.record.rank_side.gradient_recorder import STEP as HEAD
 
 NS = 1_000_000
@@ -37,15 +37,13 @@ def tensor(name: str, count: int = 4) -> bytes:
 
 def step(number: int, tensors: list[int], start: int = 0) -> bytes:
     """A step whose tensors are enqueued 1, 2, ... ms after its start and then waited for."""
-    made = Step(start)
-    made.tensors.extend(tensors)
-    made.enqueued.extend(start + NS * (index + 1) for index in range(len(tensors)))
-    made.positions.append(len(tensors))
-    made.handles.append(len(tensors))
-    made.begins.append(start + 100 * NS)
-    made.ends.append(start + 103 * NS)
-    made.blocked.append(2 * NS)
-    payload = HEAD.pack(number, start, start + 200 * NS, len(tensors), 1) + made.columns()
+    made = StepLog()
+    for index, one in enumerate(tensors):
+        made.add(one, start + NS * (index + 1))
+    for _ in tensors:
+        made.wait(start + 100 * NS, start + 103 * NS)
+    made.blocked[:] = [2 * NS]
+    payload = HEAD.pack(number, start, start + 200 * NS, len(tensors), 1) + made.take(len(tensors), 1)
     return frame(b"STEP", payload)
 
 

@@ -20,6 +20,7 @@ LIBRARY = "libhvprof.so"
 # because a program that finds these functions calls them.
 LARGE_COUNTS_LIBRARY = "libhvprof-large-counts.so"
 NCCL_PLUGIN = "libhvprof-nccl.so"
+STEP_LOG = "libhvgradients.so"
 
 
 def library_path(large_counts: bool = False) -> Path:
@@ -76,10 +77,13 @@ def gradients_environment(run: RunFolder, environment: Mapping[str, str] = os.en
     if os.pathsep in folder:
         raise RequestError(f"{folder}: PYTHONPATH cannot hold a path with a colon: install hvscale elsewhere")
     others = environment.get("PYTHONPATH", "")
-    return {
+    variables = {
         "PYTHONPATH": f"{folder}{os.pathsep}{others}" if others else folder,
         "HVSCALE_GRADIENTS": str(run.hvprof.absolute()),
     }
+    with suppress(RequestError):  # without it, ranks do the same in Python
+        variables["HVSCALE_STEP_LOG"] = str(built_library(STEP_LOG).absolute())
+    return variables
 
 
 def trim_profiles(run: RunFolder) -> None:

@@ -1,7 +1,6 @@
 """Jobs over NCCL: messages and computation from files whose times are known, and predictions."""
 
 import json
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
 from hvscale.profiling.read import nccl_file, profile_file
-from hvscale.profiling.record.rank_side.gradient_recorder import STEP, Step
+from hvscale.profiling.record.rank_side.gradient_recorder import STEP, StepLog
 from tests.conftest import Run
 from tests.prediction.model.jobs import Floats, SimpleCosts, make_job
 from tests.prediction.model.test_slowed_computing_runs import ALLREDUCE, MS, make_run
@@ -235,15 +234,13 @@ def gpu_gradients(rank: int, steps: Sequence[GpuStep], size: int = MIB, device: 
     for number, times in enumerate(steps):
         start = 1000 * MS * number
         begin = start + MS * (times.enqueued[1] + times.gap)
-        step = Step(start)
-        step.tensors.extend([0, 1])
-        step.enqueued.extend(start + MS * moment for moment in times.enqueued)
-        step.positions.append(2)
-        step.handles.append(2)
-        step.begins, step.blocked = array("Q", [begin]), array("Q", [MS * times.blocked])
-        step.ends.append(begin + MS * times.blocked)
+        step = StepLog()
+        for index, moment in enumerate(times.enqueued):
+            step.add(index, start + MS * moment)
+        step.wait(begin, begin)
+        step.wait(begin, begin + MS * times.blocked)
         end = begin + MS * (times.blocked + times.after_on_host)
-        frames.append(frame(b"STEP", STEP.pack(number, start, end, 2, 1) + step.columns()))
+        frames.append(frame(b"STEP", STEP.pack(number, start, end, 2, 1) + step.take(2, 1)))
         if times.ready is not None:
             frames.append(on_gpu(number, [*times.ready], times.after))
     return b"".join(frames)

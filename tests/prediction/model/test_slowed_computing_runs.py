@@ -1,6 +1,5 @@
 """What recorded runs say of a job's computing, from files whose times are known."""
 
-from array import array
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from hvscale.prediction.model.slowed_computing import (
     why_unused,
 )
 from hvscale.profiling.read.profile_file import RECORD
-from hvscale.profiling.record.rank_side.gradient_recorder import STEP, Step
+from hvscale.profiling.record.rank_side.gradient_recorder import STEP, StepLog
 from tests.profiling.synthetic import START_NS, head, signed
 from tests.profiling.test_gradients import frame, header, tensor
 
@@ -52,15 +51,13 @@ def gradients(rank: int, steps: list[StepTimes], names: str = "ab", more_computi
     frames = [header(rank=rank), tensor(names[0]), tensor(names[1], 9)]
     for number, times in enumerate(steps):
         start = 1000 * MS * number
-        step = Step(start)
-        step.tensors.extend([0, 1])
-        step.enqueued.extend([start + 10 * MS, start + times.last * MS])
-        step.positions.append(2)
-        step.handles.append(2)
-        step.begins, step.blocked = array("Q", [start + 50 * MS]), array("Q", [times.blocked * MS])
-        step.ends.append(start + (50 + times.blocked) * MS)
+        step, begin = StepLog(), start + 50 * MS
+        step.add(0, start + 10 * MS)
+        step.add(1, start + times.last * MS)
+        step.wait(begin, begin)
+        step.wait(begin, begin + times.blocked * MS)
         end = start + (times.blocked + times.computing + more_computing) * MS
-        frames.append(frame(b"STEP", STEP.pack(number, start, end, 2, 1) + step.columns()))
+        frames.append(frame(b"STEP", STEP.pack(number, start, end, 2, 1) + step.take(2, 1)))
     return b"".join(frames)
 
 

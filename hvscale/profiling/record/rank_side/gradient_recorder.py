@@ -20,6 +20,8 @@ from array import array
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
 from functools import wraps
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +31,6 @@ FRAME = struct.Struct("<4sII")  # kind, bytes of the payload, its CRC-32
 STEP = struct.Struct("<QQQII")  # step, start and end in ns, number of enqueues, number of waits
 CUDA = struct.Struct("<QQI")  # step, ns from its last wait to its end on the GPU, number of enqueues
 NOT_ON_GPU = 2**64 - 1
-NO_WAIT = -1
 UNKNOWN = (-1, -1, None, -1)  # in place of a tensor's number, size, type and process set
 # What a program may set for its libraries itself, before Horovod starts.
 SETTINGS = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY", "OMPI_MCA_mpi_yield_when_idle")
@@ -57,6 +58,12 @@ class CudaStep:
     def pad(self, enqueues: int) -> None:
         """Add the entries of enqueues that were not timed, up to so many enqueues."""
         self.ready += [None] * (enqueues - len(self.ready))
+
+    def split(self, enqueues: int) -> CudaStep:
+        """Cut the step after so many enqueues; return the rest as the next step."""
+        rest = CudaStep(None)
+        rest.ready, self.ready = self.ready[enqueues:], self.ready[:enqueues]
+        return rest
 
     @property
     def is_whole(self) -> bool:
@@ -170,12 +177,14 @@ class CudaTimes:
         sys.stderr.write(f"hvscale: times on the GPU are no longer recorded: {error}\n")
 
 
-class Step:
-    """The columns of one step: its enqueues, and its waits."""
+class StepLog:
+    """The enqueues and waits of one step. native/gradients/step_log.c has the same in C."""
 
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.cuda = CudaStep(None)
+    def __init__(self) -> None:
+        # By name: number, size, type and process set of its last tensor.
+        self.known: dict[str | None, tuple[int, int, Any, int]] = {}
+        self.seen: set[int] = set()  # tensors of this step
+        self.has_begun = self.wait_is_open = False
         self.tensors: MutableSequence[int] = []
         self.enqueued: MutableSequence[int] = []
         # A wait: consecutive calls of synchronize() with no enqueue between them.
@@ -184,29 +193,91 @@ class Step:
         self.begins: MutableSequence[int] = []
         self.ends: MutableSequence[int] = []
         self.blocked: MutableSequence[int] = []
-        # The wait to which the next call belongs if no enqueue precedes it, and its position.
-        self.last_wait, self.wait_position = 0, NO_WAIT
 
-    def columns(self) -> bytes:
-        """Return the columns in the order of the file."""
-        narrow = array("I", [*self.tensors, *self.positions, *self.handles])
-        wide = array("Q", [*self.enqueued, *self.begins, *self.ends, *self.blocked])
+    def enqueue(self, tensor: Any, name: str | None, process_set: int) -> int:
+        """Note a tensor that is known and new in this step: 0, or the time if the caller must."""
+        now = time.monotonic_ns()
+        number, count, dtype, known_set = self.known.get(name, UNKNOWN)
+        is_known = tensor.dtype is dtype and process_set == known_set and tensor.numel() == count
+        if not is_known or number in self.seen:
+            return now
+        self.seen.add(number)
+        self.tensors.append(number)
+        self.enqueued.append(now)
+        return 0
+
+    def know(self, name: str, number: int, count: int, dtype: Any, process_set: int) -> None:
+        """Take what the next tensor of this name is, if nothing changes."""
+        self.known[name] = (number, count, dtype, process_set)
+
+    def has(self, number: int) -> bool:
+        """Whether this step has enqueued the tensor."""
+        return number in self.seen
+
+    def add(self, number: int, now: int) -> None:
+        """Note an enqueue at `now`, in ns."""
+        self.has_begun = True
+        self.seen.add(number)
+        self.tensors.append(number)
+        self.enqueued.append(now)
+
+    def wait(self, begin: int, end: int) -> None:
+        """Note a call of synchronize(), in ns. Nothing counts before the first enqueue."""
+        if not self.has_begun:
+            return
+        if self.wait_is_open and self.positions[-1] == len(self.tensors):
+            self.handles[-1] += 1
+            self.ends[-1] = end
+            self.blocked[-1] += end - begin
+            return
+        self.positions.append(len(self.tensors))
+        self.handles.append(1)
+        self.begins.append(begin)
+        self.ends.append(end)
+        self.blocked.append(end - begin)
+        self.wait_is_open = True
+
+    def end_wait(self) -> None:
+        """Begin another wait with the next call of synchronize()."""
+        self.wait_is_open = False
+
+    def size(self) -> tuple[int, int]:
+        """Enqueues and waits."""
+        return len(self.tensors), len(self.positions)
+
+    def take(self, enqueues: int, waits: int) -> bytes:
+        """Remove so many; return their columns as in the file. The rest is the next step's."""
+        narrow, wide = array("I"), array("Q")
+        for name, column, count in (
+            ("tensors", narrow, enqueues),
+            ("positions", narrow, waits),
+            ("handles", narrow, waits),
+            ("enqueued", wide, enqueues),
+            ("begins", wide, waits),
+            ("ends", wide, waits),
+            ("blocked", wide, waits),
+        ):
+            values = getattr(self, name)
+            column.extend(values[:count])
+            setattr(self, name, values[count:])
+        self.positions = [position - enqueues for position in self.positions]
+        self.seen, self.wait_is_open = set(self.tensors), False
         return narrow.tobytes() + wide.tobytes()
 
-    def split(self, enqueues: int, waits: int, start: int) -> Step:
-        """Cut the step after so many enqueues and waits; return the rest as the next step."""
-        rest = Step(start)
-        rest.cuda.ready, self.cuda.ready = self.cuda.ready[enqueues:], self.cuda.ready[:enqueues]
-        for name in ("tensors", "enqueued"):
-            column = getattr(self, name)
-            setattr(rest, name, column[enqueues:])
-            setattr(self, name, column[:enqueues])
-        for name in ("positions", "handles", "begins", "ends", "blocked"):
-            column = getattr(self, name)
-            setattr(rest, name, column[waits:])
-            setattr(self, name, column[:waits])
-        rest.positions = [position - enqueues for position in rest.positions]
-        return rest
+
+def step_log_class() -> type[StepLog]:
+    """The class in C, if this Python can load it."""
+    path = os.environ.get("HVSCALE_STEP_LOG")
+    # A build without the global interpreter lock ("t") has another ABI.
+    if not path or sys.implementation.name != "cpython" or sys.version_info < (3, 10) or "t" in sys.abiflags:
+        return StepLog
+    loader = ExtensionFileLoader("step_log", path)
+    try:
+        module = module_from_spec(spec_from_loader("step_log", loader))  # type: ignore[arg-type]
+        loader.exec_module(module)
+    except ImportError:
+        return StepLog
+    return module.StepLog  # type: ignore[no-any-return]
 
 
 class Recorder:
@@ -215,13 +286,13 @@ class Recorder:
     def __init__(self, directory: str, horovod: ModuleType) -> None:
         self.directory, self.horovod = directory, horovod
         self.process, self.size, self.file, self.written = os.getpid(), 0, -1, 0
-        self.active, self.lock, self.clock = True, threading.Lock(), time.monotonic_ns
+        self.active, self.lock = True, threading.Lock()
         self.numbers: dict[tuple[object, ...], int] = {}  # of tensors, by name, size and group
-        # By name, without groups: number, size, type and process set of its last tensor.
-        self.latest: dict[str, tuple[int, int, Any, int]] = {}
-        self.step: Step | None = None
+        # Its methods need no lock, unless what they return decides what is done next.
+        self.log = step_log_class()()
+        self.start_ns = 0  # of the current step; 0: none has begun
+        self.cuda_step = CudaStep(None)
         self.count = 0
-        self.seen: set[int] = set()  # tensors of this step
         self.mark_ns = 0  # when an optimizer last ended a step()
         self.mark: tuple[int, int] | None = None  # enqueues and waits of this step before that
         self.unnamed = 0  # tensors without a name since the last mark
@@ -230,64 +301,79 @@ class Recorder:
         self.is_timed = False  # the tensors enqueued now get CUDA events
         self.waits = 0  # calls of synchronize() that are still to come, while `is_timed`
 
-    def enqueue(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
-        """Note `tensors`, one or several of a group, which Horovod has just enqueued."""
-        now = self.clock()
+    def enqueue(self, tensor: Any, name: str | None, process_set: int) -> None:
+        """Note a tensor that Horovod has just enqueued."""
+        if not self.active:
+            return
+        try:
+            if self.is_timed:
+                with self.lock:
+                    self._enqueue_timed(tensor, self._unnamed() if name is None else name, process_set)
+                return
+            if name is None:
+                with self.lock:
+                    name = self._unnamed()
+            now = self.log.enqueue(tensor, name, process_set)
+            if now:
+                with self.lock:
+                    self._enqueue(now, (tensor,), name, process_set)
+        except Exception as error:
+            self._stop(error)
+
+    def _enqueue_timed(self, tensor: Any, name: str, process_set: int) -> None:
+        now = self.log.enqueue(tensor, name, process_set)
+        if now:
+            self._enqueue(now, (tensor,), name, process_set)
+        else:
+            self._time_enqueue((tensor,))
+
+    def _unnamed(self) -> str:
+        self.unnamed += 1
+        return f"unnamed.{self.unnamed - 1}"
+
+    def enqueue_group(self, tensors: Sequence[Any], name: str | None, process_set: int) -> None:
+        """Note tensors that Horovod has just enqueued as one group."""
+        now = time.monotonic_ns()
         if not self.active:
             return
         with self.lock:
             try:
-                if name is None:
-                    name = f"unnamed.{self.unnamed}"
-                    self.unnamed += 1
-                step, tensor = self.step, tensors[0]
-                number, count, dtype, known_set = self.latest.get(name, UNKNOWN)
-                is_known = tensor.numel() == count and tensor.dtype is dtype and process_set == known_set
-                if step is None or not is_known or len(tensors) > 1 or number in self.seen:
-                    self._enqueue(now, tensors, name, process_set)
-                    return
-                self.seen.add(number)
-                step.tensors.append(number)
-                step.enqueued.append(now)
-                if self.is_timed or (self.seeks_gpu and tensor.is_cuda):
-                    self._time_enqueue(step, tensors)
+                self._enqueue(now, tensors, self._unnamed() if name is None else name, process_set)
             except Exception as error:
                 self._stop(error)
 
     def _enqueue(self, now: int, tensors: Sequence[Any], name: str, process_set: int) -> None:
-        """Note `tensors` that are new, are grouped, or begin a step."""
+        """Note `tensors` that are new, are grouped, get CUDA events, or begin a step."""
         if self.process != os.getpid():  # a forked child
             self.active = False
             return
-        if self.step is None:
+        if not self.start_ns:
             self._open()
-            self.step = Step(self.mark_ns or now)
+            self.start_ns = self.mark_ns or now
         for index, tensor in enumerate(tensors):
             key = (name, index, tensor.numel(), tensor.dtype, len(tensors), process_set)
             number = self.numbers.get(key)
             if number is None:
                 number = self._describe(key, tensor)
                 # Without new tensors, no step grows this long.
-                if len(self.step.tensors) >= MOST_ENQUEUES:
+                if self.log.size()[0] >= MOST_ENQUEUES:
                     raise ValueError("no step was recognised: no tensor's name was enqueued twice")
-            elif index == 0 and number in self.seen:
-                self.step = self._close_step(self.step, now)
-            self.seen.add(number)
-            self.step.tensors.append(number)
-            self.step.enqueued.append(now)
+            elif index == 0 and self.log.has(number):
+                self._close_step(now)
+            self.log.add(number, now)
             if len(tensors) == 1:
-                self.latest[name] = (number, tensor.numel(), tensor.dtype, process_set)
+                self.log.know(name, number, tensor.numel(), tensor.dtype, process_set)
         if self.is_timed or self.seeks_gpu:
-            self._time_enqueue(self.step, tensors)
+            self._time_enqueue(tensors)
 
-    def _time_enqueue(self, step: Step, tensors: Sequence[Any]) -> None:
-        """Record a CUDA event for each of `tensors`, which are the last ones of `step`."""
+    def _time_enqueue(self, tensors: Sequence[Any]) -> None:
+        """Record a CUDA event for each of `tensors`, which are the last ones of the step."""
         if self.seeks_gpu:
             self.cuda.device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
             self.seeks_gpu, self.is_timed = self.cuda.device is None, self.cuda.is_timed(self._number)
         if self.is_timed:
-            step.cuda.pad(len(step.tensors) - len(tensors))
-            step.cuda.ready += [self.cuda.event() if self.cuda.is_on_gpu(tensor) else None for tensor in tensors]
+            self.cuda_step.pad(self.log.size()[0] - len(tensors))
+            self.cuda_step.ready += [self.cuda.event() if self.cuda.is_on_gpu(tensor) else None for tensor in tensors]
             self.waits += 1
 
     @property
@@ -299,71 +385,59 @@ class Recorder:
         """Note a call of synchronize()."""
         if not self.active:
             return
-        with self.lock:
-            try:
-                step = self.step
-                if step is None:
-                    return
-                if step.wait_position == len(step.tensors):
-                    last = step.last_wait
-                    step.handles[last] += 1
-                    step.ends[last] = end
-                    step.blocked[last] += end - begin
-                else:
-                    step.last_wait, step.wait_position = len(step.positions), len(step.tensors)
-                    step.positions.append(step.wait_position)
-                    step.handles.append(1)
-                    step.begins.append(begin)
-                    step.ends.append(end)
-                    step.blocked.append(end - begin)
-                if self.is_timed:
-                    # A GPU's stream is idle until the last of them.
-                    self.waits = max(0, self.waits - 1)
-                    if self.waits == 0 and (self.mark is None or not self.mark[0]):
-                        step.cuda.waited = self.cuda.event(step.cuda.waited)
-                    elif self.waits == 0:  # after an optimizer's step(): another optimizer's, or the next step's
-                        self.cuda.late = self.cuda.event(self.cuda.late)
-            except Exception as error:
-                self._stop(error)
+        try:
+            self.log.wait(begin, end)
+            if self.is_timed:
+                with self.lock:
+                    self._time_wait()
+        except Exception as error:
+            self._stop(error)
+
+    def _time_wait(self) -> None:
+        """Record a CUDA event after the last wait: until then, a GPU's stream is idle."""
+        self.waits = max(0, self.waits - 1)
+        if self.waits == 0 and (self.mark is None or not self.mark[0]):
+            self.cuda_step.waited = self.cuda.event(self.cuda_step.waited)
+        elif self.waits == 0:  # after an optimizer's step(): another optimizer's, or the next step's
+            self.cuda.late = self.cuda.event(self.cuda.late)
 
     def mark_step(self, *_: object) -> None:
         """Note the end of an optimizer's step()."""
         with self.lock:
             self.mark_ns = time.monotonic_ns()
             self.unnamed = self.waits = 0
-            if self.step is not None:
+            if self.start_ns:
                 if self.cuda.late is not None:
-                    self.step.cuda.waited, self.cuda.late = self.cuda.late, None
-                self.step.wait_position = NO_WAIT  # later waits are the next step's
-                self.mark = (len(self.step.tensors), len(self.step.positions))
+                    self.cuda_step.waited, self.cuda.late = self.cuda.late, None
+                self.log.end_wait()  # later waits are the next step's
+                self.mark = self.log.size()
             # It ends a step and begins the next one.
             needed = self.cuda.is_timed(self.count) or self.cuda.is_timed(self.count + 1)
             self.cuda.mark = self.cuda.event() if needed else None
             self.is_timed = self.cuda.is_timed(self._number)
 
-    def _close_step(self, step: Step, now: int) -> Step:
-        """Write `step`, which ends at the last mark, or now; return the next one."""
-        if step.cuda.ready:
-            step.cuda.pad(len(step.tensors))
+    def _close_step(self, now: int) -> None:
+        """Write the step, which ends at the last mark, or now, and begin the next one."""
+        size, step = self.log.size(), self.cuda_step
+        if step.ready:
+            step.pad(size[0])
         if self.mark is not None and self.mark[0]:
-            end = self.mark_ns
-            is_split = self.mark != (len(step.tensors), len(step.positions))
-            rest = step.split(*self.mark, end) if is_split else Step(end)
+            size, end = self.mark, self.mark_ns
         else:
-            end, rest = now, Step(now)
+            end = now
             self.cuda.mark, self.waits = None, 0
-        step.cuda.end = rest.cuda.start = self.cuda.mark
-        rest.cuda.waited, self.cuda.late = self.cuda.late, None
-        self.mark, self.seen = None, set(rest.tensors)
+        self.cuda_step = step.split(size[0])
+        step.end = self.cuda_step.start = self.cuda.mark
+        self.cuda_step.waited, self.cuda.late = self.cuda.late, None
+        columns = self.log.take(*size)
+        start, self.start_ns, self.mark = self.start_ns, end, None
         if self.horovod.is_initialized() and self.horovod.size() != self.size:  # a program may have ended Horovod
             raise ValueError("the number of ranks has changed")
-        head = STEP.pack(self.count, step.start, end, len(step.tensors), len(step.positions))
-        self._write(b"STEP", head + step.columns())
-        self.cuda.add(self.count, end - step.start, step.cuda)
+        self._write(b"STEP", STEP.pack(self.count, start, end, *size) + columns)
+        self.cuda.add(self.count, end - start, step)
         self.count += 1
         # Without a known start, its events would be of no use.
-        self.is_timed = rest.cuda.start is not None and self.cuda.is_timed(self.count)
-        return rest
+        self.is_timed = self.cuda_step.start is not None and self.cuda.is_timed(self.count)
 
     def _describe(self, key: tuple[Any, ...], tensor: Any) -> int:
         name, index, count, dtype, group_size, process_set = key
@@ -417,8 +491,8 @@ class Recorder:
             return
         with self.lock:
             try:
-                if self.step is not None and self.mark is not None and self.mark[0]:
-                    self._close_step(self.step, self.mark_ns)
+                if self.start_ns and self.mark is not None and self.mark[0]:
+                    self._close_step(self.mark_ns)
                 self.cuda.write_steps(wait=True)
                 self.active = False
             except Exception as error:
@@ -476,7 +550,7 @@ def _recorded_tensor(function: Callable[..., int], recorder: Recorder) -> Callab
         process_set: Any = recorder.horovod.global_process_set,
     ) -> int:
         handle = function(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-        recorder.enqueue((tensor,), name, process_set.process_set_id)
+        recorder.enqueue(tensor, name, process_set.process_set_id)
         return handle
 
     return enqueue
@@ -491,7 +565,10 @@ def _recorded(function: Callable[..., int], recorder: Recorder, grouped: bool) -
         name = args[1] if len(args) > 1 else kwargs.get("name")
         process_set = args[5] if len(args) > 5 else kwargs.get("process_set")
         number = getattr(process_set, "process_set_id", 0)
-        recorder.enqueue(list(tensors) if grouped else (tensors,), name, number)
+        if grouped:
+            recorder.enqueue_group(list(tensors), name, number)
+        else:
+            recorder.enqueue(tensors, name, number)
         return handle
 
     return enqueue
