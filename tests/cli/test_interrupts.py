@@ -1,7 +1,11 @@
-"""Ctrl-C ends a command also when it arrives while an object ends."""
+"""Ctrl-C ends a command also when it arrives while an object ends, or before the command begins."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +39,22 @@ def test_an_interrupt_that_an_objects_end_swallows_comes_again(method: str, watc
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(("before", "status"), [(None, -signal.SIGINT), (signal.SIG_IGN, 0)])
+def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(
+    tmp_path: Path, before: signal.Handlers | None, status: int
+) -> None:
+    """A module stands for one that takes long to load; nohup makes the process ignore Ctrl-C."""
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT); os._exit(0)")
+    command = Path(sys.executable).with_name("hvscale")
+    ignore: Callable[[], object] | None = before and (lambda: signal.signal(signal.SIGINT, before))
+    done = subprocess.run(
+        [command, "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=ignore,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (status, "")

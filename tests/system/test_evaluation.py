@@ -96,8 +96,15 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
     turned[0x0112] = 6  # the camera was turned by 90 degrees
     Image.fromarray(photos.rocket()[:50, :70]).rotate(90, expand=True).save(tmp_path / "rocket.jpg", exif=turned)
     Image.fromarray(photos.camera()[:40, :40]).save(tmp_path / "grey.png")
-    done = hvscale("upscale", "rocket.jpg", "grey.png", "--weights", weights, "--output", "out")
+    icon = Image.fromarray(photos.rocket()[:30, :40])
+    icon.putalpha(Image.linear_gradient("L").resize(icon.size))
+    icon.save(tmp_path / "icon.png")
+    done = hvscale("upscale", "rocket.jpg", "grey.png", "icon.png", "--weights", weights, "--output", "out")
     assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "out/iconx2.png") as picture:
+        assert (picture.size, picture.mode) == ((80, 60), "RGBA")
+        column = np.asarray(picture.getchannel("A"))[:, 40].astype(int)
+        assert (column[0] < 10, column[-1] > 245, (np.diff(column) >= 0).all()) == (True, True, True)
     with Image.open(tmp_path / "out/rocketx2.png") as picture, Image.open(tmp_path / "out/greyx2.png") as grey:
         assert (picture.size, picture.mode, grey.size) == ((140, 100), "RGB", (80, 80))
     before = (tmp_path / "out/rocketx2.png").read_bytes()

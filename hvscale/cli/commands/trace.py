@@ -37,15 +37,16 @@ def trace(
     from hvscale.core.numbers import choose_ranks, parse_rank_list
     from hvscale.core.run_folder import RunFolder
     from hvscale.prediction.chakra import parse_steps, write_chakra
-    from hvscale.profiling.analyze.messages import read_job_schedule
+    from hvscale.profiling.analyze.messages import other_data_warnings, read_job_schedule
 
     wanted = None if ranks is None else parse_rank_list(ranks)
+    folder = RunFolder.open(run)
     with progress_bar():
-        gradients = read_job_schedule(RunFolder.open(run), wanted)
+        gradients = read_job_schedule(folder, wanted)
     chosen = parse_steps(steps, gradients.numbers)
     recorded = gradients.recorded
     chosen_ranks = choose_ranks(ranks, recorded)
-    print_warnings(gradients.warnings)
+    print_warnings([*gradients.warnings, *other_data_warnings(folder, gradients)])
     paths = write_chakra(gradients, chosen, chakra, str(run), chosen_ranks)
     missing = gradients.size - len(recorded)
     if missing:

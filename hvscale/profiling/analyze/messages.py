@@ -64,7 +64,7 @@ def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
         return []
     return [
         f"{run.path}: in each step, a rank also calls {' and '.join(found)}, for example for sparse gradients: only "
-        "all-reduces are replayed and predicted, so steps come out too short"
+        "all-reduces are replayed, predicted and exported, so steps come out too short"
     ]
 
 

@@ -63,6 +63,14 @@ def decode_upright(file: Path) -> Pixels:
         return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
 
 
+def decode_transparency(file: Path) -> Image.Image | None:
+    """The image's alpha channel, upright; None for an opaque image. Raises as `decode`."""
+    with open_image(file) as image:
+        if not image.has_transparency_data:
+            return None
+        return ImageOps.exif_transpose(image).convert("RGBA").getchannel("A")
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """The image in 8-bit RGB; of 16-bit values the upper 8 bits are kept."""
     if image.mode.startswith("I"):

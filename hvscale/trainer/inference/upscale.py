@@ -22,7 +22,7 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import write_atomically
 from hvscale.trainer.checkpoints.trained_model import load_trained_model
-from hvscale.trainer.data.images import Pixels, decode_upright, image_size
+from hvscale.trainer.data.images import Pixels, decode_transparency, decode_upright, image_size
 from hvscale.trainer.inference.config import UpscaleConfig
 from hvscale.trainer.inference.metrics import to_pixels
 from hvscale.trainer.ranks import Ranks
@@ -180,9 +180,10 @@ def upscale_image(
 def upscale_files(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> None:
     """Write NAMEx2.png and so on for each image, and call `done(image, output)` after each.
 
-    The images are divided among the ranks of a launcher. Raises RequestError at the start for
-    unusable weights and files that are not images; later for truncated images, an output folder
-    that cannot be written, and a memory limit that is too small.
+    Transparency is upscaled by bicubic interpolation. The images are divided among the ranks of a
+    launcher. Raises RequestError at the start for unusable weights and files that are not images;
+    later for truncated images, an output folder that cannot be written, and a memory limit that is
+    too small.
     """
     ranks = Ranks()
     share_cores(ranks, config.threads)
@@ -212,6 +213,8 @@ def upscale_files(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> 
                 trained.module, decode_upright(image), scale, config.memory_gb * 1e9, config.self_ensemble
             )
             picture = Image.fromarray(pixels)
+            if (alpha := decode_transparency(image)) is not None:
+                picture.putalpha(alpha.resize(picture.size, Image.Resampling.BICUBIC))
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, lambda stream, picture=picture: picture.save(stream, "PNG"))  # type: ignore[misc]
