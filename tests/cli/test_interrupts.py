@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(
     """A module stands for one that takes long to load; nohup makes the process ignore Ctrl-C."""
     (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT); os._exit(0)")
     command = Path(sys.executable).with_name("hvscale")
-    ignore: Callable[[], object] | None = before and (lambda: signal.signal(signal.SIGINT, before))
+    ignore = None if before is None else partial(signal.signal, signal.SIGINT, before)
     done = subprocess.run(
         [command, "--version"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
