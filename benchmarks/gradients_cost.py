@@ -26,13 +26,13 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch import optimizer as horovod_optimizer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scipy import stats
 from torch.optim import optimizer as torch_optimizer
 
 from hvscale.core.built_library import built_library
+from hvscale.core.plain_rich import PlainConsole
 from hvscale.models import build
 from hvscale.profiling.read.gradients_file import read_gradients
 from hvscale.profiling.record import STEP_LOG
@@ -197,7 +197,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:
             table.add_row(*measure(name, arguments.device, arguments.rounds, arguments.end_to_end, folder))
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 if __name__ == "__main__":
