@@ -7,9 +7,8 @@ the host's time, with the step log in Python and in C. On a GPU, the batches are
 record also records a CUDA event in as many steps as the recorder chooses; so the recorded steps
 last as long as training steps there.
 
-`--end-to-end` also compares steps over Horovod with and without the recorder, in turns of 32 steps.
-A GPU that computes meanwhile may hide the host's work. Only a GPU's steps are even enough to show
-it.
+`--end-to-end` also compares steps over Horovod with and without the recorder, 32 of each in turn. A
+GPU that computes meanwhile may hide the host's work. Only a GPU's steps are even enough to show it.
 """
 
 import argparse

@@ -6,8 +6,11 @@ Nodes are network namespaces with shaped links. All ranks share the machine's co
 prediction. They get a core one after the other (`chrt --rr 1`). It needs root. Run it again with
 the same folder to resume: complete runs are kept.
 
+`--across-settings` predicts each cell from the runs of the same job, network and library under the
+default fusion threshold and cycle time, as `hvscale tune --predict-np` does.
+
 Example: `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
-[--held-out 8,16] [--analyze]`
+[--held-out 8,16] [--analyze] [--across-settings]`
 """
 
 import argparse
@@ -162,6 +165,7 @@ def main() -> None:
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
+    parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
     options = parser.parse_args()
     cells = [cell for cell in SAMPLE if fnmatch.fnmatch(cell.name, options.cells)]
     if not options.analyze:
@@ -171,7 +175,8 @@ def main() -> None:
         raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run")
     document = {"machine": describe_host().cpu, "held_out": [asdict(row) for row in found]}
     text = json.dumps(document, indent=1) + "\n"
-    write_atomically(options.folder / "accuracy.json", lambda file: file.write(text.encode()))
+    name = "accuracy-across-settings.json" if options.across_settings else "accuracy.json"
+    write_atomically(options.folder / name, lambda file: file.write(text.encode()))
     print_tables(found)
 
 
@@ -228,7 +233,13 @@ def profile(options: argparse.Namespace, run: Path, launch: list[str], command: 
 
 def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     """A row for each held-out np with a complete run; none without the runs to fit."""
-    paths = {np_: run_path(options.folder, cell, np_) for np_ in [*options.fit, *options.held_out]}
+    fitted_cell = cell
+    if options.across_settings:
+        fitted_cell = cell._replace(fusion_mib=DEFAULT_FUSION_MIB, cycle_ms=DEFAULT_CYCLE_MS)
+        if fitted_cell == cell:
+            return []
+    paths = {np_: run_path(options.folder, fitted_cell, np_) for np_ in options.fit}
+    paths |= {np_: run_path(options.folder, cell, np_) for np_ in options.held_out}
     runs = {np_: RunFolder.open(path) for np_, path in paths.items() if is_complete(path)}
     held_out = [np_ for np_ in options.held_out if np_ in runs]
     recording = options.folder / "recordings" / cell.model
