@@ -3,8 +3,8 @@
  *
  * A Python extension of the stable ABI, so that one build serves every CPython from 3.10 on. It does
  * what the class StepLog in hvscale/profiling/record/rank_side/gradient_recorder.py does, which
- * stands in where this library is missing, in a quarter of its time. The global interpreter lock
- * makes each method atomic.
+ * stands in where this library cannot be loaded, in half its time. The global interpreter lock makes
+ * each method atomic.
  */
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
@@ -305,7 +305,9 @@ static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
         {&log->begins, sizeof(uint64_t), waits},     {&log->ends, sizeof(uint64_t), waits},
         {&log->blocked, sizeof(uint64_t), waits},
     };
-    size_t bytes = enqueues * (sizeof(uint32_t) + sizeof(uint64_t)) + waits * (2 * sizeof(uint32_t) + 3 * sizeof(uint64_t));
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        bytes += parts[i].number * parts[i].item_size;
     PyObject *columns = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
     if (!columns)
         return NULL;
