@@ -10,6 +10,7 @@ import torch
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.gradients import JobGradients, read_job_gradients
 from hvscale.profiling.read.gradients_file import GradientTensor, read_gradients
+from hvscale.profiling.record import STEP_LOG
 from tests.conftest import Run
 
 STEPS = 8
@@ -175,7 +176,7 @@ def test_a_full_disk_stops_the_recording_but_not_the_job(
     assert 1 < len(steps) < STEPS - 1
 
 
-def test_sitecustomize_still_runs_and_one_rank_has_no_gradients(
+def test_sitecustomize_still_runs_the_log_in_c_is_loaded_and_one_rank_has_no_gradients(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Horovod's optimizer exchanges nothing in a job of one rank."""
@@ -183,11 +184,13 @@ def test_sitecustomize_still_runs_and_one_rank_has_no_gradients(
     site.mkdir()
     (site / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
     shown = "import builtins, sys\nprint(builtins.customized, [path for path in sys.path if 'rank_side' in path])\n"
+    shown += f"print('{STEP_LOG} is loaded:', '{STEP_LOG}' in open('/proc/self/maps').read())\n"
     done = hvscale(
         *("profile", "--gradients", "-np", 1, "--env", f"PYTHONPATH={site}", "--run", "job", "--"),
         *("python", program(TRAINING % "" + shown)),
     )
     assert "True []" in done.stdout
+    assert f"{STEP_LOG} is loaded: True" in done.stdout
     assert done.returncode == 0, done.stderr
     assert "run folder: " in done.stderr
     assert "hvscale: warning: no gradients were recorded: --gradients needs a program that uses" in done.stderr
