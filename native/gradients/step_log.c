@@ -39,8 +39,7 @@ struct log {
     struct column tensors, enqueued;
     /* Of each wait, which is one or more calls of synchronize() with no enqueue between them. */
     struct column positions, handles, begins, ends, blocked;
-    bool has_begun;
-    bool wait_is_open; /* the next call may belong to the last wait */
+    bool wait_is_open; /* the next call of synchronize() may belong to the last wait */
     PyObject *numel, *dtype;
 };
 
@@ -117,7 +116,10 @@ static bool check_count(Py_ssize_t given, Py_ssize_t expected)
     return given == expected;
 }
 
-/* enqueue(tensor, name, process_set): 0, or the time now, in ns, if the caller must add the tensor. */
+/*
+ * enqueue(tensor, name, process_set): notes a tensor that is known and not yet in this step, and
+ * returns 0. For any other tensor, which the caller has to add, it returns the time in ns.
+ */
 static PyObject *enqueue(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct log *log = (struct log *)self;
@@ -168,7 +170,7 @@ static bool reserve_steps(struct log *log, int64_t number)
     return true;
 }
 
-/* know(name, number, elements, dtype, process_set): what the next tensor of this name is, if nothing changes. */
+/* know(name, number, elements, dtype, process_set): the last tensor of this name, for enqueue(). */
 static PyObject *know(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct log *log = (struct log *)self;
@@ -213,7 +215,7 @@ static PyObject *has(PyObject *self, PyObject *object)
     return PyBool_FromLong((size_t)number < log->steps.count && AT(log->steps, uint64_t, number) == log->step);
 }
 
-/* add(number, time) */
+/* add(number, time): notes an enqueue, in ns. */
 static PyObject *add(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     struct log *log = (struct log *)self;
@@ -223,7 +225,6 @@ static PyObject *add(PyObject *self, PyObject *const *arguments, Py_ssize_t coun
     unsigned long long time = number < 0 ? 0 : PyLong_AsUnsignedLongLong(arguments[1]);
     if (PyErr_Occurred() || !reserve_steps(log, number) || !append(log, (uint32_t)number, time))
         return NULL;
-    log->has_begun = true;
     Py_RETURN_NONE;
 }
 
@@ -236,8 +237,6 @@ static PyObject *note_wait(PyObject *self, PyObject *const *arguments, Py_ssize_
     uint64_t begin = PyLong_AsUnsignedLongLong(arguments[0]), end = PyLong_AsUnsignedLongLong(arguments[1]);
     if (PyErr_Occurred())
         return NULL;
-    if (!log->has_begun)
-        Py_RETURN_NONE;
     size_t last = log->positions.count;
     uint32_t position = (uint32_t)log->tensors.count;
     if (last && log->wait_is_open && AT(log->positions, uint32_t, last - 1) == position) {

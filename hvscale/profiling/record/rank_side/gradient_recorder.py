@@ -182,9 +182,9 @@ class StepLog:
 
     def __init__(self) -> None:
         # By name: number, size, type and process set of its last tensor.
-        self.known: dict[str | None, tuple[int, int, Any, int]] = {}
+        self.known: dict[str, tuple[int, int, Any, int]] = {}
         self.seen: set[int] = set()  # tensors of this step
-        self.has_begun = self.wait_is_open = False
+        self.wait_is_open = False  # the next call of synchronize() may belong to the last wait
         self.tensors: MutableSequence[int] = []
         self.enqueued: MutableSequence[int] = []
         # A wait: consecutive calls of synchronize() with no enqueue between them.
@@ -194,20 +194,21 @@ class StepLog:
         self.ends: MutableSequence[int] = []
         self.blocked: MutableSequence[int] = []
 
-    def enqueue(self, tensor: Any, name: str | None, process_set: int) -> int:
-        """Note a tensor that is known and new in this step: 0, or the time if the caller must."""
+    def enqueue(self, tensor: Any, name: str, process_set: int) -> int:
+        """Note a tensor that is known and not yet in this step, and return 0.
+
+        Return the time in ns for any other tensor, which the caller has to `add`.
+        """
         now = time.monotonic_ns()
         number, count, dtype, known_set = self.known.get(name, UNKNOWN)
         is_known = tensor.dtype is dtype and process_set == known_set and tensor.numel() == count
         if not is_known or number in self.seen:
             return now
-        self.seen.add(number)
-        self.tensors.append(number)
-        self.enqueued.append(now)
+        self.add(number, now)
         return 0
 
     def know(self, name: str, number: int, count: int, dtype: Any, process_set: int) -> None:
-        """Take what the next tensor of this name is, if nothing changes."""
+        """Remember the last tensor of this name, for `enqueue`."""
         self.known[name] = (number, count, dtype, process_set)
 
     def has(self, number: int) -> bool:
@@ -216,15 +217,12 @@ class StepLog:
 
     def add(self, number: int, now: int) -> None:
         """Note an enqueue at `now`, in ns."""
-        self.has_begun = True
         self.seen.add(number)
         self.tensors.append(number)
         self.enqueued.append(now)
 
     def wait(self, begin: int, end: int) -> None:
-        """Note a call of synchronize(), in ns. Nothing counts before the first enqueue."""
-        if not self.has_begun:
-            return
+        """Note a call of synchronize(), in ns."""
         if self.wait_is_open and self.positions[-1] == len(self.tensors):
             self.handles[-1] += 1
             self.ends[-1] = end
@@ -343,7 +341,7 @@ class Recorder:
                 self._stop(error)
 
     def _enqueue(self, now: int, tensors: Sequence[Any], name: str, process_set: int) -> None:
-        """Note `tensors` that are new, are grouped, get CUDA events, or begin a step."""
+        """Note `tensors` that are new, are grouped, or begin a step."""
         if self.process != os.getpid():  # a forked child
             self.active = False
             return
@@ -351,7 +349,8 @@ class Recorder:
             self._open()
             self.start_ns = self.mark_ns or now
         for index, tensor in enumerate(tensors):
-            key = (name, index, tensor.numel(), tensor.dtype, len(tensors), process_set)
+            count, dtype = tensor.numel(), tensor.dtype
+            key = (name, index, count, dtype, len(tensors), process_set)
             number = self.numbers.get(key)
             if number is None:
                 number = self._describe(key, tensor)
@@ -362,7 +361,7 @@ class Recorder:
                 self._close_step(now)
             self.log.add(number, now)
             if len(tensors) == 1:
-                self.log.know(name, number, tensor.numel(), tensor.dtype, process_set)
+                self.log.know(name, number, count, dtype, process_set)
         if self.is_timed or self.seeks_gpu:
             self._time_enqueue(tensors)
 
@@ -382,8 +381,8 @@ class Recorder:
         return self.count + (self.mark is not None and self.mark[0] > 0)
 
     def wait(self, begin: int, end: int) -> None:
-        """Note a call of synchronize()."""
-        if not self.active:
+        """Note a call of synchronize(). Nothing counts before the first enqueue."""
+        if not self.active or not self.start_ns:
             return
         try:
             self.log.wait(begin, end)
