@@ -83,7 +83,8 @@ def act(logs: TwoLogs, draw: random.Random) -> None:
         logs.both("end_wait")
         mark = logs.both("size")
         for _ in range(draw.randrange(4)):
-            logs.enqueue(f"metric.{logs.now}", 1, 0, 0)
+            if draw.random() < 0.5:
+                logs.enqueue(f"metric.{logs.now}", 1, 0, 0)
             logs.wait(1)
         logs.take(*mark)
     else:
