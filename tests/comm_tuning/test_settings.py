@@ -75,6 +75,28 @@ def test_nccl_s_knobs_apply_to_any_job() -> None:
         "NCCL_BUFFSIZE": "8388608",
         "NCCL_PROTO": "LL128",
     }
+    assert translated(["nccl_algorithm=ring"], "gloo", "").variables == {"NCCL_ALGO": "Ring"}
+
+
+def lists_before_2_24(value: str) -> dict[str, list[str]]:
+    """NCCL_ALGO's lists as NCCL before 2.24 reads them: unknown words are skipped."""
+    known = [word for word in value.split(",") if word in ("Ring", "Tree", "NVLS")]
+    return {"broadcast": known, "allreduce": known}
+
+
+def lists_from_2_24(value: str) -> dict[str, list[str]]:
+    """NCCL_ALGO's lists as NCCL's user guide describes them since 2.24."""
+    first, *others = value.split(";")
+    every = dict.fromkeys(("broadcast", "allreduce"), first.split(","))
+    return every | {function: words.split(",") for function, words in (other.split(":") for other in others)}
+
+
+@pytest.mark.parametrize(("word", "algorithm"), [("tree", "Tree"), ("nvls", "NVLS")])
+def test_an_algorithm_of_nccl_s_all_reduce_leaves_ring_to_its_broadcasts(word: str, algorithm: str) -> None:
+    value = translated([f"nccl_algorithm={word}"], "gloo", "").variables["NCCL_ALGO"]
+    assert lists_from_2_24(value) == {"broadcast": ["Ring"], "allreduce": [algorithm, algorithm]}
+    # There, a function without this algorithm falls back to ring.
+    assert lists_before_2_24(value) == {"broadcast": [algorithm], "allreduce": [algorithm]}
 
 
 def test_a_knob_that_the_library_lacks_is_an_error_and_no_empty_list() -> None:

@@ -31,7 +31,7 @@ MEANING = {
     "allgather_algorithm": "selects the algorithm of all-gather",
     "gather_algorithm": "selects the algorithm of gather",
     "segment_size": "sets the segment size of pipelined algorithms; 0 sends each message whole",
-    "nccl_algorithm": "selects the algorithm of NCCL's collectives",
+    "nccl_algorithm": "selects the algorithm of NCCL's all-reduce",
     "nccl_protocol": "selects the protocol of NCCL's collectives",
     "nccl_channels": "sets the number of channels (thread blocks) of each NCCL collective",
     "nccl_buffer_size": "sets the size of each channel's buffer between two GPUs",

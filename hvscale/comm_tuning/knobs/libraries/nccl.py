@@ -13,6 +13,16 @@ def in_job(target: Target) -> bool | None:
     return True if library is not None and b"ncclAllReduce" in library.read_bytes() else None
 
 
+def of_allreduce(algorithm: str) -> str:
+    """The algorithm for all-reduce, and ring for the collectives that have no other.
+
+    From NCCL 2.24 on, a broadcast fails if ring is not among its algorithms. Before 2.24, NCCL
+    splits the list at commas only: it skips the first part, which it does not know, and takes the
+    repeated algorithm.
+    """
+    return f"Ring;allreduce:{algorithm},{algorithm}"
+
+
 register(
     KnobLibrary(
         key="nccl",
@@ -38,15 +48,14 @@ register(
                 values=OneOf(
                     {
                         "ring": "Ring",
-                        "tree": "Tree",
-                        "collnet_chain": "CollNetChain",
-                        "collnet_direct": "CollNetDirect",
-                        "nvls": "NVLS",
-                        "nvls_tree": "NVLSTree",
+                        "tree": of_allreduce("Tree"),
+                        "collnet_chain": of_allreduce("CollNetChain"),
+                        "collnet_direct": of_allreduce("CollNetDirect"),
+                        "nvls": of_allreduce("NVLS"),
+                        "nvls_tree": of_allreduce("NVLSTree"),
                     }
                 ),
-                note="NCCL broadcasts by ring only: from NCCL 2.24 on, jobs with broadcasts fail with other values, "
-                "and need --env NCCL_ALGO=allreduce:tree instead",
+                note="other collectives use ring, the only algorithm that NCCL has for all of them",
                 source=GUIDE,
             ),
             Spelling(
