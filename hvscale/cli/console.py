@@ -193,8 +193,12 @@ def measure_and_print(
     write_csv: Callable[[StudyResult, Path], None],
     show: Callable[[StudyResult], None],
     last: str,
+    page: str = "",
 ) -> None:
-    """Measure a study and print its document, also when the study fails or is interrupted."""
+    """Measure a study and print its document, also when the study fails or is interrupted.
+
+    `page`: what the study's page shows. It is named after `last` if it was written.
+    """
     from hvscale.report.progress import RunProgress
 
     try:
@@ -202,6 +206,8 @@ def measure_and_print(
             study.measure(progress, print_warning)
     finally:
         if study.has_figures():
+            if page and study.page_written:
+                last += f"\n{page}: {study.page}"
             print_document(study.document, json, csv, write_csv=write_csv, show=show, last=last)
 
 

@@ -29,7 +29,8 @@ Document = TypeVar("Document", bound=StudyDocument)
 class Study(ABC, Generic[Document]):
     """One study in its folder.
 
-    `document` is written to `file` after every run, and the HTML page to `page` at the end.
+    `document` is written to `file` after every run, and the HTML page to `page` at the end;
+    `page_written`: whether this call has written it.
     """
 
     verb: str  # the command's name; the files are named after it
@@ -40,6 +41,7 @@ class Study(ABC, Generic[Document]):
         self.path, self.document = Path(document.folder), document
         name = self.verb.replace(" ", "-")
         self.file, self.page = self.path / f"{name}.json", self.path / f"{name}.html"
+        self.page_written = False
         self.failure: HvscaleError | None = None
         self.tell_user: Warn
 
@@ -108,13 +110,17 @@ class Study(ABC, Generic[Document]):
         try:
             html = self.html() if state == "finished" and self.has_figures() else None
             if html is not None:  # before the document: "finished" means that the page exists
-                write_text(self.page, html)
+                self._write_page(html)
             write_text(self.file, to_json(self.document) + "\n")
             html = self.html() if state in ("failed", "interrupted") and self.has_figures() else None
             if html is not None:
-                write_text(self.page, html)
+                self._write_page(html)
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    def _write_page(self, html: str) -> None:
+        write_text(self.page, html)
+        self.page_written = True
 
     @abstractmethod
     def tabulate(self) -> None:

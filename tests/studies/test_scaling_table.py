@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hvscale.cli.console import measure_and_print
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.report.progress import RunProgress
@@ -62,39 +64,78 @@ def test_the_table_fits_80_columns() -> None:
     assert "…" not in table
 
 
+def finished_run(command: list[str], options: LaunchOptions, cores: int = 2) -> None:
+    """A run folder as after a launch of the command."""
+    assert options.run is not None
+    run = RunFolder.create(options.run)
+    run.log(0).write_text("speed: 5\n")
+    host = Host(name="node", kernel="6", cpu="Xeon", cores=cores, memory_bytes=1)
+    record = RunRecord(
+        state="finished",
+        command=command,
+        np=1,
+        library=Library(flavour="openmpi", version="5"),
+        host=host,
+        working_directory="/",
+        started_at=datetime.now(UTC),
+    )
+    run.write(record)
+    run.unlock()
+
+
+def scaling_study(folder: Path, repeats: int) -> ScalingStudy:
+    return ScalingStudy.of(
+        [sys.executable],
+        ranks="1",
+        repeats=repeats,
+        scaling="weak",
+        metric="speed: ([0-9]+)",
+        path=folder,
+        options=LaunchOptions(),
+    )
+
+
 def test_runs_of_two_machines_in_one_study_give_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that was copied to another machine is resumed there."""
     cores = iter((2, 2, 64))
 
     def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
-        run = RunFolder.create(options.run or tmp_path)
-        run.log(0).write_text("speed: 5\n")
-        host = Host(name="node", kernel="6", cpu="Xeon", cores=next(cores), memory_bytes=1)
-        record = RunRecord(
-            state="finished",
-            command=command,
-            np=1,
-            library=Library(flavour="openmpi", version="5"),
-            host=host,
-            working_directory="/",
-            started_at=datetime.now(UTC),
-        )
-        run.write(record)
-        run.unlock()
+        finished_run(command, options, next(cores))
 
     monkeypatch.setattr("hvscale.studies.scaling.study.launch", launch)
     warnings: list[str] = []
     for repeats in (2, 3):
         assert not warnings
-        study = ScalingStudy.of(
-            [sys.executable],
-            ranks="1",
-            repeats=repeats,
-            scaling="weak",
-            metric="speed: ([0-9]+)",
-            path=tmp_path / "study",
-            options=LaunchOptions(),
-        )
+        study = scaling_study(tmp_path / "study", repeats)
         study.measure(RunProgress(1, repeats), warnings.append)
     assert warnings == study.document.warnings
     assert warnings[0].startswith("runs on node (Xeon, 2 cores) are compared with runs on node (Xeon, 64 cores): ")
+
+
+def test_a_page_that_cannot_be_written_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, page = tmp_path / "study", tmp_path / "study/scale.html"
+
+    def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
+        finished_run(command, options)
+        page.mkdir()  # nothing can replace a folder
+
+    def measure() -> None:
+        measure_and_print(
+            scaling_study(folder, 1),
+            json=True,
+            csv=None,
+            write_csv=lambda document, path: None,
+            show=lambda document: None,
+            last=f"scale folder: {folder}",
+            page="plot",
+        )
+
+    monkeypatch.setattr("hvscale.studies.scaling.study.launch", launch)
+    with pytest.raises(RequestError, match="cannot write"):
+        measure()
+    assert capsys.readouterr().err.splitlines()[-1] == f"scale folder: {folder}"
+    page.rmdir()
+    measure()
+    assert capsys.readouterr().err.splitlines()[-2:] == [f"scale folder: {folder}", f"plot: {page}"]

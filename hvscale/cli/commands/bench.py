@@ -164,13 +164,14 @@ def bench(
             measurement.measure(starting=progress.starting, measured=progress.measured, warn=print_warning)
     finally:
         if document.rows:
+            plots = f"\nplots: {measurement.page}" if measurement.page.exists() else ""
             print_document(
                 document,
                 json,
                 csv,
                 write_csv=lambda document, path: write_csv(path, document.rows),
                 show=lambda document: print_text(tables(document, layout)),
-                last=f"bench folder: {measurement.path}\nplots: {measurement.page}",
+                last=f"bench folder: {measurement.path}{plots}",
             )
 
 

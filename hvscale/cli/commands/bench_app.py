@@ -84,5 +84,6 @@ def bench_app(
         csv,
         write_csv=lambda document, path: write_csv(path, document.bandwidth or document.rows),
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
-        last=f"bench folder: {study.path}\nplots: {study.page}",
+        last=f"bench folder: {study.path}",
+        page="plots",
     )

@@ -48,14 +48,15 @@ def bench_experiment(
     try:
         study.measure(RunProgress, print_warning)
     finally:
-        if study.document.statements and study.page.exists():
+        if study.has_figures():
             from hvscale.bench.experiments.output import text
 
+            plots = f"\nplots: {study.page}" if study.page_written else ""
             print_document(
                 study.document,
                 json,
                 csv,
                 write_csv=lambda document, path: write_csv(path, document.comparisons()),
                 show=lambda document: print_text(text(document, study.tables())),
-                last=f"experiment folder: {study.path}\nplots: {study.page}",
+                last=f"experiment folder: {study.path}{plots}",
             )

@@ -114,5 +114,6 @@ def bench_param_server(
         csv,
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=lambda document: results().print(*(one.table() for one in tables(document)), sep="\n\n"),
-        last=f"bench folder: {study.path}\nplots: {study.page}",
+        last=f"bench folder: {study.path}",
+        page="plots",
     )

@@ -60,11 +60,12 @@ def check_gpu(
             check.run(progress)
     finally:
         if check.document.lines:
+            page = f"\npage: {check.page}" if check.page.exists() else ""
             print_document(
                 check.document,
                 json,
                 csv,
                 write_csv=lambda document, path: write_csv(path, rows(document)),
                 show=lambda document: results().print(terminal_table(document)),
-                last=f"{check.document.summary}\nfolder: {check.path}\npage: {check.page}",
+                last=f"{check.document.summary}\nfolder: {check.path}{page}",
             )

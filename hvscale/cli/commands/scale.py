@@ -65,5 +65,6 @@ def scale(
         csv,
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=lambda document: results().print(scaling_table(document).table()),
-        last=f"scale folder: {study.path}\nplot: {study.page}",
+        last=f"scale folder: {study.path}",
+        page="plot",
     )

@@ -93,8 +93,9 @@ def tune_collectives(
     finally:
         document = study.document
         if document.decision is not None:
-            files = {"table": study.path / "collectives.toml", "plots": study.page}
-            lines = [f"{what}: {path}" for what, path in files.items() if path.exists()]
+            table = study.path / "collectives.toml"
+            files = {"table": table if table.exists() else None, "plots": study.page if study.page_written else None}
+            lines = [f"{what}: {path}" for what, path in files.items() if path is not None]
             print_document(
                 document,
                 json,
