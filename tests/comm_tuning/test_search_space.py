@@ -165,6 +165,19 @@ def test_segment_size_needs_a_searched_algorithm_with_segments() -> None:
     assert "allreduce_algorithm or broadcast_algorithm" in fixed["segment_size"].reason
 
 
+def test_the_library_s_broadcasts_are_not_tuned_beside_hvscale_s() -> None:
+    knobs = ["hvscale_broadcast", "broadcast_algorithm"]
+    listed = choices_by_knob(profile_of(), knobs=knobs)
+    space = space_of(list(listed.values()), target())
+    points = [set(point) for point in space.points()]
+    algorithms = len(listed["broadcast_algorithm"].values)
+    assert (points.count(set(knobs)), points.count({"broadcast_algorithm"})) == (0, algorithms - 1)
+    assert points.count({"hvscale_broadcast"}) == 2
+    fixed = choices_by_knob(profile_of(), fixed={"hvscale_broadcast": "chain"})["broadcast_algorithm"]
+    assert (fixed.values, fixed.reason) == ([], "it has next to no effect with hvscale_broadcast=chain")
+    assert choices_by_knob(profile_of(), fixed={"hvscale_broadcast": "off"})["broadcast_algorithm"].values
+
+
 def test_the_knobs_option_restricts_and_extends_the_search() -> None:
     named = choices_by_knob(profile_of(), knobs=["cache_capacity", "cycle_time"])
     assert {knob for knob, choice in named.items() if choice.values} == {"cache_capacity", "cycle_time"}
@@ -274,6 +287,7 @@ def test_every_point_of_every_space_is_valid(
         if "segment_size" in settings:
             algorithms = {settings.get("allreduce_algorithm"), settings.get("broadcast_algorithm")}
             assert algorithms & WITH_SEGMENTS
+        assert not {"hvscale_broadcast", "broadcast_algorithm"} <= settings.keys()
         seed += 1
 
 

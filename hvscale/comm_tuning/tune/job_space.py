@@ -79,8 +79,11 @@ class JobSpace:
 
     def matters(self, dimension: Dimension, settings: JobSettings) -> bool:
         """Whether the knob has an effect with these settings of the knobs before it."""
-        among = dimension.entry.only_with
-        return not among or any(settings.get(knob) in values for knob, values in among.items())
+        among, never = dimension.entry.only_with, dimension.entry.not_with
+        if among and not any(settings.get(knob) in values for knob, values in among.items()):
+            return False
+        in_effect = {one.knob: one.default for one in self.dimensions} | dict(settings)
+        return not any(in_effect.get(knob) in values for knob, values in never.items())
 
     def parameters(self, settings: JobSettings) -> dict[str, int | str]:
         """The choice for every knob with which `choose` returns these settings."""
@@ -162,6 +165,9 @@ def _choice(
         return left_out(f"fixed at {fixed[entry.knob]}")
     if knobs is not None and entry.knob not in knobs:
         return left_out("not among --knobs")
+    for knob, excluded in entry.not_with.items():
+        if fixed.get(knob, "").lower() in excluded:
+            return left_out(f"it has next to no effect with {knob}={fixed[knob]}")
     spellings = in_job(target, entry.knob)
     if not spellings:
         return left_out(why_unsupported(entry.knob, target))

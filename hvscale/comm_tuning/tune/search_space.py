@@ -23,8 +23,10 @@ class SearchedKnob:
 
     `values`: as for --set, without the default. `needs`: conditions on the job. `ordered`: the
     values are numbers, so neighbours behave alike. `only_with`: the knob has an effect only with
-    one of these values of other knobs. `only_if_named`: the reason why only --knobs includes it, or
-    without `values` why it is never searched. `varies`: its default depends on where the ranks run.
+    one of these values of other knobs. `not_with`: it has next to no effect with these values of
+    other knobs, which come before it in SEARCH_SPACE. `only_if_named`: the reason why only --knobs
+    includes it, or without `values` why it is never searched. `varies`: its default depends on
+    where the ranks run.
     """
 
     knob: str
@@ -32,6 +34,7 @@ class SearchedKnob:
     needs: tuple[Condition, ...] = ()
     ordered: bool = False
     only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_if_named: str = ""
     varies: bool = False
 
@@ -128,6 +131,7 @@ def thresholds_below_step_bytes(job: JobProfile) -> tuple[str, ...]:
 
 ALLREDUCE_SEGMENTS = ("segmented_ring", "tree")
 BROADCAST_SEGMENTS = ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "pipelined_tree")
+OWN_BROADCASTS = ("chain", "two_level")
 
 SEARCH_SPACE = (
     SearchedKnob("fusion_threshold", thresholds_below_step_bytes, (horovod, sends("allreduce")), ordered=True),
@@ -148,6 +152,7 @@ SEARCH_SPACE = (
         ),
         (sends("allreduce"),),
     ),
+    SearchedKnob("hvscale_broadcast", OWN_BROADCASTS, (sends("broadcast"), broadcasts_from(64 * KIB))),
     SearchedKnob(
         "broadcast_algorithm",
         (
@@ -155,8 +160,8 @@ SEARCH_SPACE = (
             *("knomial", "pipelined_tree", "tree"),
         ),
         (sends("broadcast"),),
+        not_with={"hvscale_broadcast": OWN_BROADCASTS},  # then the library broadcasts small messages only
     ),
-    SearchedKnob("hvscale_broadcast", ("chain", "two_level"), (sends("broadcast"), broadcasts_from(64 * KIB))),
     SearchedKnob("allgather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob("gather_algorithm", only_if_named="training sends few of them; set it with --fix"),
     SearchedKnob(
