@@ -84,10 +84,16 @@ def test_the_error_for_an_unreadable_file_says_which_and_why(tmp_path: Path) -> 
         read_measurements(tmp_path / "damaged.json")
 
 
-@pytest.mark.parametrize(("np", "nodes"), [(6, 4), (4, 2), (2, 1), (3, 2)])
-def test_a_job_on_all_ranks_has_the_nodes_that_were_asked_for(np: int, nodes: int) -> None:
-    """Six ranks on four nodes are 2, 2, 1 and 1. Fewer ranks are two on a node."""
-    options = LaunchOptions(np=6, placement=PlacementOptions(placement="netns", nodes=4))
+@pytest.mark.parametrize(
+    ("np", "asked", "nodes"),
+    [(6, 4, 4), (4, 4, 2), (2, 4, 1), (3, 4, 2), (6, None, None), (4, None, 2), (3, None, 1)],
+)
+def test_a_job_on_all_ranks_has_the_nodes_that_were_asked_for(np: int, asked: int | None, nodes: int | None) -> None:
+    """Six ranks on four nodes are 2, 2, 1 and 1. Fewer ranks are two on a node.
+
+    netns has two nodes by default, so three ranks each.
+    """
+    options = LaunchOptions(np=6, placement=PlacementOptions(placement="netns", nodes=asked))
     job = TuningJob(np=np, operation="allreduce", eager_limit_bytes=None, run="run")
     made = job_options(job, options, {})
     assert (made.np, made.placement.nodes) == (np, nodes)

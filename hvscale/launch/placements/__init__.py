@@ -66,6 +66,8 @@ class Placement(ABC):
     """The fields of PlacementOptions that apply to it."""
     implied_by: frozenset[str] = frozenset()
     """The fields of `takes` that imply --placement with this name."""
+    default_nodes: ClassVar[int | None] = None
+    """The number of nodes without --nodes; None if the ranks decide it."""
     on_this_machine: ClassVar[bool] = True
     """Whether its ranks always run on this machine, in this machine's memory."""
 

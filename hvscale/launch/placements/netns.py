@@ -215,6 +215,7 @@ class NetworkNamespaces(Placement):
     name = "netns"
     help = "network namespaces that emulate nodes"
     takes = frozenset({"nodes", "link"})
+    default_nodes = DEFAULT_NODES
 
     def readiness(self) -> str:
         found = [require(program, package, "--placement netns") for program, package in PROGRAMS.items()]

@@ -24,6 +24,7 @@ from hvscale.comm_tuning.collectives.measure.request import (
 from hvscale.comm_tuning.knobs.library import spelling_of
 from hvscale.core.errors import RankFailedError
 from hvscale.core.run_folder import RunFolder, write_text
+from hvscale.launch import placements
 from hvscale.launch.controller import launch
 from hvscale.launch.mpi.reported_library import LibraryCheck, require_requested_library
 from hvscale.launch.options import LaunchHooks, LaunchOptions
@@ -168,8 +169,9 @@ def job_options(job: TuningJob, options: LaunchOptions, limit: Mapping[str, str]
     A job on fewer ranks has as many on each node, and the job's eager limit overrides the user's.
     """
     placement = options.placement
-    if placement.nodes is not None and job.np != options.np:
-        per_node = -(-options.np // placement.nodes)
+    nodes = placement.nodes or placements.find(placement.name).default_nodes
+    if nodes is not None and job.np != options.np:
+        per_node = -(-options.np // nodes)
         placement = placement.model_copy(update={"nodes": -(-job.np // per_node)})
     env = (*options.env, *(f"{name}={word}" for name, word in limit.items()))
     return options.replace(np=job.np, placement=placement, env=env)
