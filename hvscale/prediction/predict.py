@@ -27,6 +27,7 @@ from hvscale.prediction.model.measured_costs import (
     ALGORITHM_NAMES,
     FEWEST_RANKS,
     MeasuredCosts,
+    at_np,
     fit_costs,
     is_like_more_ranks,
 )
@@ -115,7 +116,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         lost_speed=computing.lost_speed,
         gradient_bytes=int(job.bytes.sum()),
         checks=leave_one_out(computing, found.samples, measured, algorithm) if algorithm is not None else [],
-        timelines=timelines(computing, settings, costs, [run for run, _ in found.profiled], request),
+        timelines=timelines(computing, settings, costs, found, request),
         warnings=[
             *warnings(job, settings, request, found),
             *(
@@ -125,7 +126,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
             *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
         ],
     )
-    add_rows(document, computing, settings, costs, request, measured)
+    add_rows(document, computing, settings, costs, request, measured, found.samples)
     return document
 
 
@@ -166,14 +167,16 @@ def add_rows(
     costs: Costs,
     request: PredictionRequest,
     measured: Sequence[MeasuredRun],
+    samples: Sequence[Samples],
 ) -> None:
-    """Add a row for each requested and each measured np."""
+    """Add a row for each requested and each measured np. `samples`: that `costs` are fitted to."""
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
     own = measured_by_np([run for run in measured if answers(run, settings, request)])
     for np_ in sorted({*request.np, *own}):
-        job = computing.at(settings.horovod, costs, np_)
-        simulation = simulate(job, settings.horovod, costs, np_, chains=CENTRAL_CHAINS, steps=STEPS)
-        spread = simulate(job, settings.horovod, perturbed(costs), np_, chains=CHAINS, steps=STEPS)
+        there = costs_at(costs, samples, np_)
+        job = computing.at(settings.horovod, there, np_)
+        simulation = simulate(job, settings.horovod, there, np_, chains=CENTRAL_CHAINS, steps=STEPS)
+        spread = simulate(job, settings.horovod, perturbed(there), np_, chains=CHAINS, steps=STEPS)
         slowed = job.compute_seconds - computing.alone.compute_seconds
         row = predicted_row(computing.alone, simulation, np_, residual, costs.largest_np, spread, slowed)
         if np_ in own:
@@ -285,6 +288,11 @@ def measured_costs(samples: list[Samples], request: PredictionRequest) -> Measur
             "--link RATE -- hvscale replay RUN`"
         )
     return costs.with_link(request.bytes_per_second)
+
+
+def costs_at(costs: Costs, samples: Sequence[Samples], np_: int) -> Costs:
+    """As `at_np`, for any costs."""
+    return at_np(costs, samples, np_) if isinstance(costs, MeasuredCosts) else costs
 
 
 def perturbed(costs: Costs) -> Costs:
@@ -434,17 +442,18 @@ def timelines(
     computing: Computing,
     settings: PredictedSettings,
     costs: Costs,
-    runs: Sequence[RunFolder],
+    measured: Measurements,
     request: PredictionRequest,
 ) -> list[StepTimeline]:
     """A recorded step and a predicted one, on the same number of ranks."""
     found: list[StepTimeline] = []
-    for run in runs if request.as_measured else ():
+    for run, _ in measured.profiled if request.as_measured else ():
         one = measured_timeline(run, "replayed" if is_replay(run.read()) else "measured")
         if one is not None and one.messages:
             found.append(one)
             break
     np_ = found[0].np if found else max(2, computing.recorded.recorded_np)
+    costs = costs_at(costs, measured.samples, np_)
     job = computing.at(settings.horovod, costs, np_)
     simulation = simulate(job, settings.horovod, costs, np_, chains=1, steps=1)
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]

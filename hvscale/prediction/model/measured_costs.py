@@ -259,6 +259,21 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     )
 
 
+def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCosts:
+    """The costs on `np_` ranks, with what messages took in runs there that do not show more ranks.
+
+    `runs`: those that `costs` were fitted to. The same costs if none of them had as many ranks and
+    as many on a core, or if they are like more ranks.
+    """
+    there = [run for run in runs if run.np == np_ and len(run.bytes) and not is_like_more_ranks(run)]
+    there = [run for run in there if max(1.0, run.ranks_per_core) == costs.crowding(np_)]
+    if not there:
+        return costs
+    rate = there[0].bytes_per_second
+    as_measured = costs if rate is None else costs.with_link(rate)
+    return replace(costs, factors=_factors(as_measured.formula, there, as_measured.burst))
+
+
 def is_like_more_ranks(run: Samples) -> bool:
     """Whether more ranks wait for each other as this run's do.
 

@@ -19,7 +19,7 @@ from hvscale.prediction.document import CONFIDENCE
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import Job
-from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
+from hvscale.prediction.model.measured_costs import MeasuredCosts, at_np, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples, undisturbed
 from hvscale.prediction.model.slowed_computing import Computing
 from hvscale.prediction.predict import (
@@ -200,7 +200,7 @@ class Model:
 
     def __init__(self, job: Job, costs: SamplesByKnobs, np_: int, cores: int | None) -> None:
         self.job, self.np = job, np_
-        self.costs = {library: costs.fit(library, cores) for library in costs.samples}
+        self.costs = {library: at_np(costs.fit(library, cores), one, np_) for library, one in costs.samples.items()}
 
     def simulate(self, settings: Settings, chains: int = CHAINS, steps: int = STEPS) -> Simulation:
         """Simulate the same jobs for all settings."""

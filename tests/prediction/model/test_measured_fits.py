@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.prediction.model.costs import Burst
-from hvscale.prediction.model.measured_costs import Formula, Handling, MeasuredCosts, fit_costs, is_like_more_ranks
+from hvscale.prediction.model.measured_costs import (
+    Formula,
+    Handling,
+    MeasuredCosts,
+    at_np,
+    fit_costs,
+    is_like_more_ranks,
+)
 from hvscale.prediction.model.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -274,6 +281,24 @@ def test_only_runs_that_are_like_more_ranks_are_fitted() -> None:
     # Without one, all are.
     costs = fit_costs([runs[3], runs[0]], cores=None)
     assert (costs.description, costs.largest_np, costs.cores) == ("measured on np 2, 3", 3, None)
+
+
+def test_messages_of_two_ranks_count_for_two_ranks_alone() -> None:
+    law = Formula("ring", 50e-6, COPY_ON_LIMITED_LINKS, 1.1 / RATE, 1.75)
+    two = measured(2, SIZES, 1.5 * law.seconds(SIZES, 2, 1.0), bytes_per_second=RATE)
+    runs = [two, *(by_law(law, np_, bytes_per_second=RATE) for np_ in (4, 8))]
+    costs = fit_costs(runs, cores=None)
+    assert at_np(costs, runs, 2).message_seconds(SIZES, 2) == pytest.approx(two.seconds, rel=1e-3)
+    for np_ in (3, 4, 8, 16):
+        assert at_np(costs, runs, np_) is costs
+    # Two ranks on one core are in another place. On another link, messages keep their factors.
+    crowded = fit_costs(runs, cores=1)
+    assert at_np(crowded, runs, 2) is crowded
+    faster = costs.with_link(2 * RATE)
+    there = at_np(faster, runs, 2)
+    assert there.factors[0][1] == pytest.approx(at_np(costs, runs, 2).factors[0][1])
+    assert there.factors[-1][1] == pytest.approx(1.5, rel=1e-3)
+    assert there.formula == faster.formula
 
 
 def test_a_run_without_messages_counts_for_agreements_only() -> None:
