@@ -6,21 +6,24 @@ sets `verb` and `must_match` and implements the abstract methods. Its document s
 `document.StudyDocument`.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hvscale.core.documents import from_json, other_version, to_json
 from hvscale.core.errors import HvscaleError, RequestError
-from hvscale.core.files import read_text
+from hvscale.core.files import read_bytes, read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
 from hvscale.core.run_folder import Host, RunFolder, cannot_write, write_text
 from hvscale.launch.controller import RunInterruptedError
+from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import State, StudyDocument
 
 Warn = Callable[[str], None]
+FILE_OPTIONS = ("settings", "collectives")  # launch options that name a file which decides what is measured
 
 
 Document = TypeVar("Document", bound=StudyDocument)
@@ -39,6 +42,8 @@ class Study(ABC, Generic[Document]):
 
     def __init__(self, document: Document) -> None:
         self.path, self.document = Path(document.folder), document
+        launch = getattr(document, "launch", {})
+        document.files |= files_of([launch] if isinstance(launch, LaunchOptions) else launch.values())
         name = self.verb.replace(" ", "-")
         self.file, self.page = self.path / f"{name}.json", self.path / f"{name}.html"
         self.page_written = False
@@ -180,10 +185,47 @@ def load_previous(file: Path, asked: Document, must_match: tuple[str, ...]) -> D
         if writer := other_version(type(asked), text):
             raise RequestError(f"{file.parent} was written by {writer}: use a new --run folder") from error
         raise RequestError(f"{file} cannot be read, it may be damaged: use a new --run folder") from error
-    for name in must_match:
-        if getattr(previous, name) != getattr(asked, name):
-            raise RequestError(f"{file.parent} holds another study: its {name} differs; give another folder with --run")
+    if differing := difference(previous, asked, must_match):
+        raise RequestError(f"{file.parent} holds another study: {differing}; give another folder with --run")
     return previous
+
+
+def difference(previous: Document, asked: Document, must_match: Iterable[str]) -> str | None:
+    """How two documents differ in a field of `must_match`, or in the files that they were given.
+
+    Files are compared by their contents: a copy is the same file. Documents of older versions do
+    not know the contents: their files are compared by their paths.
+    """
+    for name in must_match:
+        fields = [getattr(document, name) for document in (previous, asked)]
+        before, now = map(without_paths, fields) if previous.files else fields
+        if before != now:
+            return f"its {name} differs"
+    changed = [name for name, digest in previous.files.items() if digest != asked.files.get(name)]
+    return f"the contents of its {changed[0]} differ" if changed else None
+
+
+def files_of(launches: Iterable[LaunchOptions]) -> dict[str, str]:
+    """The digests of the files that launch options name, by option. Raises as `digest_of`."""
+    paths = {option: path for one in launches for option in FILE_OPTIONS if (path := getattr(one, option)) is not None}
+    return {option: digest_of(path) for option, path in paths.items()}
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises RequestError if it cannot be read."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except OSError as error:
+        raise RequestError(f"{path}: {error.strerror}") from error
+
+
+def without_paths(value: Any) -> Any:
+    """Launch options, or a dictionary of them, with only whether they name a file; else `value`."""
+    if isinstance(value, dict):
+        return {name: without_paths(one) for name, one in value.items()}
+    if not isinstance(value, LaunchOptions):
+        return value
+    return value.replace(**{option: Path() for option in FILE_OPTIONS if getattr(value, option) is not None})
 
 
 def finished_or_new_run(path: Path) -> tuple[RunFolder, bool]:

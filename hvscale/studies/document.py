@@ -11,12 +11,16 @@ State = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StudyDocument(VersionedDocument):
-    """The JSON document in a study's folder, written after every run and printed by --json."""
+    """The JSON document in a study's folder, written after every run and printed by --json.
+
+    `files`: SHA-256 of the files that the study was given, by what they are.
+    """
 
     state: str = "running"  # a State, or a study's own word
     folder: str
     host: Host | None = None  # where the study was started
     warnings: list[str] = []
+    files: dict[str, str] = {}
 
 
 class InterleavedDocument(StudyDocument):

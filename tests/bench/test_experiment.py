@@ -534,6 +534,32 @@ def test_a_replay_with_other_options_is_another_study(tmp_path: Path) -> None:
             assert load_previous(study.file, study.document, study.must_match) is not None
 
 
+def test_a_refused_experiment_changes_nothing_on_disk(tmp_path: Path) -> None:
+    path, folder = tmp_path / "experiment.toml", tmp_path / "folder"
+
+    def experiment(steps: str) -> ExperimentStudy:
+        commands = {"first": "true", "second": steps}
+        entries = [
+            f'[small.{name}]\nmeasure = "command"\nprogram = "{name}"\ncommand = ["{command}"]\nnp = 1\n'
+            for name, command in commands.items()
+        ]
+        path.write_text('title = "Two"\n' + "".join(entries))
+        return ExperimentStudy.of(path, "small", launch_context(), folder)
+
+    def contents() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+    study = experiment("sleep")
+    for measurement in study.measurements:
+        measurement.path.mkdir(parents=True)
+        measurement.study.write("finished")  # type: ignore[attr-defined]
+    study.write("finished")
+    before = contents()
+    with pytest.raises(RequestError, match="second holds another study: its command differs"):
+        experiment("false").measure(RunProgress, warn=lambda text: None)
+    assert contents() == before
+
+
 def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(VALID_FILE.replace("np =", 'sizes = "8"\nrepeat = 2\nnp ='))

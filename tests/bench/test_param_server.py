@@ -15,6 +15,7 @@ from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.host import gpus
 from hvscale.launch.options import LaunchOptions
+from hvscale.studies.base import load_previous
 
 STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
 # Operation, back end, placement and workers: the samples of each start.
@@ -250,6 +251,35 @@ def test_gpu_back_ends_are_rejected_without_a_gpu(tmp_path: Path, backend: str) 
         ParamServerStudy.of(
             ParamServerOptions(device="cuda", backends=(backend,)), launch(), tmp_path / "bench", resolve
         )
+
+
+def test_a_settings_file_is_compared_by_its_contents(tmp_path: Path) -> None:
+    def study(settings: str) -> ParamServerStudy:
+        options = ParamServerOptions(size="1K", backends=("openmpi",))
+        return ParamServerStudy.of(options, launch(settings=tmp_path / settings), tmp_path / "bench", resolve)
+
+    def resume(asked: ParamServerStudy) -> object:
+        return load_previous(asked.file, asked.document, asked.must_match)
+
+    for name in ("settings.toml", "copy.toml"):
+        (tmp_path / name).write_text(
+            'schema = "hvscale/settings/1"\nmpi = "openmpi"\nset = { eager_threshold = "4K" }\n'
+        )
+    first = study("settings.toml")
+    first.path.mkdir()
+    first.write("interrupted")
+    assert resume(study("copy.toml")) is not None
+    changed = (tmp_path / "copy.toml").read_text().replace("4K", "8K")
+    (tmp_path / "settings.toml").write_text(changed)
+    with pytest.raises(
+        RequestError, match=r"bench holds another study: the contents of its settings differ; give .*--run$"
+    ):
+        resume(study("settings.toml"))
+    first.document.files = {}  # as older versions wrote it
+    first.write("interrupted")
+    assert resume(study("settings.toml")) is not None
+    with pytest.raises(RequestError, match="bench holds another study: its launch differs"):
+        resume(study("copy.toml"))
 
 
 def test_ranks_are_the_workers_and_the_server_if_there_is_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`hvscale tune --predict-np`: a recorded job, profiled replays, and the proof of candidates."""
 
+import hashlib
 import json
 import tomllib
 from pathlib import Path
@@ -36,6 +37,7 @@ def test_candidates_are_proven_by_replay(hvscale: Run, recorded: Path, tmp_path:
     document = json.loads(done.stdout)
     assert document == json.loads((tmp_path / "tuned/predicted-tune.json").read_text())
     assert (document["schema"], document["np"], document["predict_np"]) == ("hvscale/predicted-tune/1", 2, 64)
+    assert document["files"] == {"recording": hashlib.sha256((recorded / "run.json").read_bytes()).hexdigest()}
     assert {point["settings"].get("allreduce_algorithm") for point in document["points"]} == {None, "ring"}
     assert document["rows"][0]["name"] == "recorded"
     assert len(document["rows"]) > 1

@@ -33,7 +33,7 @@ from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, w
 from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
-from hvscale.studies.base import lock_folder, require_empty
+from hvscale.studies.base import files_of, lock_folder, require_empty
 
 MESSAGE_PATHS: tuple[MessagePath, ...] = ("host", "staged", "aware", "nccl")
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -123,6 +123,7 @@ class CollectiveBench:
             warmup=options.warmup,
             until_interval_percent=options.until_interval,
             launch=launch.recorded(),
+            files=files_of([launch]),
         )
         launches = []
         for backend in backends.select(list(options.backends), launch.mpi):

@@ -82,6 +82,11 @@ class ExperimentStudy(Study[ExperimentDocument]):
         )
         return cls(experiment, document, measurements)
 
+    def resume(self, previous: ExperimentDocument) -> None:
+        """Check the folders of all measurements before anything is written or started."""
+        for measurement in self.measurements:
+            measurement.check_folder()
+
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
         """Make the measurements that are not in the folder yet. `reporter(starts, repeats)` is
         entered for each.

@@ -25,6 +25,7 @@ from hvscale.prediction.tuning.search import (
     search,
 )
 from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, ReplayProof
+from hvscale.studies.base import digest_of
 
 MOST_CANDIDATES = 3
 MOST_ERROR = 0.1  # of the model at the measured np, before a warning
@@ -96,6 +97,7 @@ def plan_proof(
         write_settings=write_settings,
         predict_np=request.predict_np,
         recording=str(recording),
+        files={"recording": digest_of(runs[0].run_json)},
         profiled_runs=[str(run.path.absolute()) for run in runs[1:]],
         measured_np=costs.measured_np,
         points=[SearchPoint(settings=one.as_set(), step_seconds=seconds) for one, seconds in found],

@@ -17,7 +17,7 @@ from hvscale.core.run_folder import DEFAULT_PLACEMENT, Host, RunFolder
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions, Resolve
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.tables import TableModel
-from hvscale.studies.base import Warn
+from hvscale.studies.base import Warn, load_previous
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
 Collectives = Literal["library", "table"]
@@ -38,6 +38,9 @@ class Measurement(Protocol):
     @property
     def host(self) -> Host | None: ...
 
+    def check_folder(self) -> None:
+        """Raises RequestError if the folder holds another measurement."""
+
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Measure what is not in the folder yet. Raises the errors of the command's study."""
 
@@ -52,7 +55,13 @@ class Measurement(Protocol):
 
 
 class MeasurementDefaults:
-    """What most measurements have: nothing unavailable and no tables of their own."""
+    """What most measurements have: nothing unavailable and no tables of their own.
+
+    `check_folder` accepts any folder.
+    """
+
+    def check_folder(self) -> None:
+        return
 
     def unavailable(self) -> list[Unavailable]:
         return []
@@ -75,6 +84,9 @@ class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
         done = next((run for run in document.runs if run.problem is None), None)
         found: Host | None = document.host
         return found if found is not None or done is None else RunFolder(self.path / done.folder).read().host
+
+    def check_folder(self) -> None:
+        load_previous(self.study.file, self.study.document, self.study.must_match)
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         self.study.measure(progress, warn)

@@ -29,7 +29,7 @@ from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.base import Warn, other_machine
+from hvscale.studies.base import Warn, difference, other_machine
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import ProgressReporter
 
@@ -138,6 +138,10 @@ class CollectiveMeasurement(MeasurementDefaults):
     def host(self) -> Host | None:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
+    def check_folder(self) -> None:
+        for repeat, variant in itertools.product(range(1, self.repeats + 1), self.variants):
+            self.finished(variant, repeat)
+
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Measure what is not in the folder yet.
 
@@ -212,14 +216,12 @@ class CollectiveMeasurement(MeasurementDefaults):
 
     def check_same(self, variant: CollectiveVariant, found: BenchDocument, folder: Path) -> None:
         bench = self.bench(variant, folder.with_name(f"{folder.name}-requested"))
-        differing = [name for name in SAME if getattr(found, name) != getattr(bench.document, name)]
+        differing = difference(found, bench.document, SAME)
         requested = {(launch.entry.name, size.bytes) for launch in bench.launches for size in launch.request.sizes}
         if requested != {(row.backend, row.bytes) for row in found.rows}:
-            differing.append("back ends or sizes")
+            differing = differing or "its back ends or sizes differ"
         if differing:
-            raise RequestError(
-                f"{folder} holds another study: its {differing[0]} differs; give another folder with --run"
-            )
+            raise RequestError(f"{folder} holds another study: {differing}; give another folder with --run")
 
     def series(self) -> list[Series]:
         """One series for each size and back end, without wrong results."""
