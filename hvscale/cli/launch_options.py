@@ -152,6 +152,18 @@ def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
     return options
 
 
+def check_knobs(command: list[str], options: LaunchOptions, nps: Collection[int]) -> None:
+    """Raises RequestError for a value of --set that a library does not use on one of these numbers
+    of ranks.
+    """
+    if options.set:
+        from hvscale.comm_tuning.knobs.settings import check_ranks, parse, target_of
+
+        settings = parse(options.set)
+        for np in nps:
+            check_ranks(settings, target_of(settings, command, options), np)
+
+
 def set_knobs(command: list[str], options: LaunchOptions) -> LaunchOptions:
     """The options with what --set asks for; a job that Slurm is to start sets its knobs where its
     libraries are.

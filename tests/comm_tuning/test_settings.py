@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from hvscale.comm_tuning.collectives.broadcast import library_path
+from hvscale.comm_tuning.collectives.measure.candidates import candidates
 from hvscale.comm_tuning.knobs.library import Target
-from hvscale.comm_tuning.knobs.settings import Translated, parse, translate
+from hvscale.comm_tuning.knobs.settings import Translated, check_ranks, parse, translate
 from hvscale.comm_tuning.knobs.table import knobs
 from hvscale.core.errors import RequestError
 
@@ -97,6 +98,29 @@ def test_an_algorithm_of_nccl_s_all_reduce_leaves_ring_to_its_broadcasts(word: s
     assert lists_from_2_24(value) == {"broadcast": ["Ring"], "allreduce": [algorithm, algorithm]}
     # There, a function without this algorithm falls back to ring.
     assert lists_before_2_24(value) == {"broadcast": [algorithm], "allreduce": [algorithm]}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "allowed", "refused", "needs"),
+    [
+        ("two_ranks", (1, 2), (3, 4), "2 ranks"),
+        ("neighbor_exchange", (1, 2, 6), (3, 5), "an even number of ranks"),
+        ("recursive_doubling", (1, 2, 8), (3, 6), "a power-of-two number of ranks"),
+        ("ring", (1, 2, 3, 4), (), ""),
+    ],
+)
+def test_an_algorithm_is_refused_on_ranks_that_it_does_not_support(
+    algorithm: str, allowed: tuple[int, ...], refused: tuple[int, ...], needs: str
+) -> None:
+    settings = parse([f"allgather_algorithm={algorithm}"])
+    target = Target("openmpi", "5.0.11", "ob1", ["python"], {})
+    for np in allowed:
+        check_ranks(settings, target, np)
+    for np in refused:
+        with pytest.raises(RequestError, match=f"^--set allgather_algorithm={algorithm}: it needs {needs}, not {np}: "):
+            check_ranks(settings, target, np)
+    measured = {one.choice.library_algorithm for one in candidates("openmpi", "allgather", 3)}
+    assert (algorithm in measured) == (3 not in refused)
 
 
 def test_a_knob_that_the_library_lacks_is_an_error_and_no_empty_list() -> None:

@@ -7,7 +7,7 @@ import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
-from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, check_knobs, launch_command, launch_options
 from hvscale.core.numbers import Repeats, limits
 from hvscale.report.csv_file import write_csv
 
@@ -78,6 +78,7 @@ def bench_app(
         path=run,
         options=launch_options(context),
     )
+    check_knobs([], launch_options(context), study.document.np)
     measure_and_print(
         study,
         json,

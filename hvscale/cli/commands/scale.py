@@ -7,7 +7,7 @@ import typer
 
 from hvscale.cli.app import COMMAND_LAST, Command, Csv, Json, Repeat, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
-from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, check_knobs, launch_command, launch_options
 from hvscale.report.csv_file import write_csv
 
 app = new_app()
@@ -59,6 +59,7 @@ def scale(
         path=run,
         options=launch_options(context),
     )
+    check_knobs(command, launch_options(context), study.document.np)
     measure_and_print(
         study,
         json,

@@ -45,6 +45,19 @@ MEANING = {
 
 
 @dataclass(frozen=True)
+class RankLimit:
+    """The numbers of ranks on which a library uses an algorithm. `needs`: the same in words."""
+
+    needs: str
+    allows: Callable[[int], bool]
+
+
+TWO_RANKS = RankLimit("2 ranks", lambda np: np == 2)
+EVEN_RANKS = RankLimit("an even number of ranks", lambda np: np % 2 == 0)
+POWER_OF_TWO_RANKS = RankLimit("a power-of-two number of ranks", lambda np: np.bit_count() == 1)
+
+
+@dataclass(frozen=True)
 class Spelling:
     """How one library spells one knob.
 
@@ -56,7 +69,8 @@ class Spelling:
     the knob needs. `note`: conditions and side effects, for people. `source`: the documentation.
 
     For the algorithms of a collective: those in `segmented` split a message into segments of the
-    bytes in `segment_variable`; `supports_np` restricts an algorithm to some numbers of ranks.
+    bytes in `segment_variable`; `rank_limits` restricts an algorithm to some numbers of ranks. On
+    others the library fails or uses another algorithm.
     """
 
     knob: str
@@ -73,7 +87,7 @@ class Spelling:
     build: str = ""
     segment_variable: str = ""
     segmented: tuple[str, ...] = ()
-    supports_np: Mapping[str, Callable[[int], bool]] = field(default_factory=dict)
+    rank_limits: Mapping[str, RankLimit] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -85,8 +99,8 @@ class Spelling:
         return next(iter(self.variables)).startswith("--")
 
     def supports(self, value: str, np: int) -> bool:
-        """Whether the library uses this value on so many ranks."""
-        return value not in self.supports_np or self.supports_np[value](np)
+        """Whether the library uses this value on so many ranks. A single one sends no messages."""
+        return np == 1 or value not in self.rank_limits or self.rank_limits[value].allows(np)
 
     def write(self, value: Value) -> dict[str, str]:
         """The variables that set the value."""

@@ -123,6 +123,15 @@ def accepting_spellings(setting: Setting, target: Target) -> list[tuple[Spelling
     return accepted
 
 
+def check_ranks(settings: list[Setting], target: Target, np: int) -> None:
+    """Raises RequestError for a setting that a library does not use on so many ranks."""
+    for setting in settings:
+        for spelling, value in accepting_spellings(setting, target):
+            if not spelling.supports(str(value), np):
+                needs = spelling.rank_limits[str(value)].needs
+                raise RequestError(f"--set {setting}: it needs {needs}, not {np}: use another algorithm or another -np")
+
+
 def accepted_elsewhere(setting: Setting, target: Target) -> list[str]:
     """A message that names the libraries outside the job that accept the setting; empty if none."""
     names = []
@@ -186,7 +195,9 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
     """
     settings = parse(requests)
     given = given_in(options)
-    translated = translate(settings, target_of(settings, command, options))
+    target = target_of(settings, command, options)
+    translated = translate(settings, target)
+    check_ranks(settings, target, options.np)
     changes: dict[str, Any] = {"set": tuple(map(str, settings))}
     for option, word in translated.options.items():
         if given.get(option, word) != word:

@@ -1,15 +1,10 @@
 """MPICH 4 and 5 (ch4): control variables, read in MPI_Init."""
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.library import POWER_OF_TWO_RANKS, KnobLibrary, Spelling, register
 from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 VARS = "mpivars"
 LARGEST_INT = 2**31 - 1
-
-
-def is_power_of_two(np: int) -> bool:
-    return np.bit_count() == 1
-
 
 register(
     KnobLibrary(
@@ -96,7 +91,7 @@ register(
                 note="scatter_allgather: np must be a power of two",
                 segment_variable="MPIR_CVAR_BCAST_TREE_PIPELINE_CHUNK_SIZE",
                 segmented=("pipelined_tree",),
-                supports_np={"scatter_allgather": is_power_of_two},
+                rank_limits={"scatter_allgather": POWER_OF_TWO_RANKS},
                 restart="communicator",
                 source=VARS,
             ),
@@ -115,7 +110,7 @@ register(
                     }
                 ),
                 note="recursive_doubling: np must be a power of two",
-                supports_np={"recursive_doubling": is_power_of_two},
+                rank_limits={"recursive_doubling": POWER_OF_TWO_RANKS},
                 restart="communicator",
                 source=VARS,
             ),

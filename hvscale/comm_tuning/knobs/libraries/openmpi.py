@@ -1,6 +1,13 @@
 """Open MPI 4 and 5: MCA parameters, read in MPI_Init."""
 
-from hvscale.comm_tuning.knobs.library import KnobLibrary, Spelling, register
+from hvscale.comm_tuning.knobs.library import (
+    EVEN_RANKS,
+    POWER_OF_TWO_RANKS,
+    TWO_RANKS,
+    KnobLibrary,
+    Spelling,
+    register,
+)
 from hvscale.comm_tuning.knobs.values import Bytes, Names, OneOf, Switch
 
 INFO = "ompi_info --all"
@@ -111,10 +118,15 @@ register(
                         "sparbit": "7",
                     }
                 ),
-                note="neighbor_exchange: np must be even; two_ranks: np must be 2; sparbit: needs release 5; "
-                + NEEDS_TUNED,
+                note="recursive_doubling: np must be a power of two; neighbor_exchange: np must be even; "
+                "two_ranks: np must be 2; sparbit: needs release 5; " + NEEDS_TUNED,
                 also_set=TUNED_FIRST,
-                supports_np={"neighbor_exchange": lambda np: np % 2 == 0, "two_ranks": lambda np: np == 2},
+                # With other numbers, the first two become bruck and ring, and the last one fails.
+                rank_limits={
+                    "recursive_doubling": POWER_OF_TWO_RANKS,
+                    "neighbor_exchange": EVEN_RANKS,
+                    "two_ranks": TWO_RANKS,
+                },
                 restart="communicator",
                 source=INFO,
             ),

@@ -28,6 +28,7 @@ COLLECTIVES = {"allgather": 0, "allreduce": 2, "bcast": 7, "gather": 9}
 NAMES = {"broadcast": "bcast"}
 CHAIN_FANOUT = 4  # the default of coll_tuned_bcast_algorithm_chain_fanout, which a rule does not know
 BROADCAST_CHAIN = "2"
+FAILS_ABOVE_TWO_RANKS = "two_ranks"
 # For these, han counts the bytes of one rank's block, and the table those of all blocks.
 SIZED_BY_BLOCK = ("allgather", "gather")
 
@@ -84,14 +85,25 @@ def rules_of(target: TableTarget) -> dict[str, SizeRules]:
     """The rules by the collective's name in Open MPI."""
     return {
         NAMES.get(operation, operation): {
-            np: [size_rule(one, algorithms_of("openmpi", operation)) for one in ranges] for np, ranges in by_np.items()
+            np: [size_rule(one, algorithms_of("openmpi", operation), np) for one in ranges]
+            for np, ranges in usable(by_np).items()
         }
         for operation, by_np in named_operations(target)
     }
 
 
-def size_rule(one: SizeRange, numbers: Mapping[str, str]) -> SizeRule:
+def usable(by_np: dict[int, list[SizeRange]]) -> dict[int, list[SizeRange]]:
+    """The ranges, with an entry for 3 ranks where `two_ranks` ends."""
+    below = by_np[max(np for np in by_np if np <= 3)]
+    names = {one.rule.library_algorithm for one in below if one.rule is not None}
+    return dict(sorted({3: below, **by_np}.items())) if FAILS_ABOVE_TWO_RANKS in names else by_np
+
+
+def size_rule(one: SizeRange, numbers: Mapping[str, str], np: int) -> SizeRule:
+    """The rule for `np` ranks or more."""
     if one.rule is None or one.rule.library_algorithm is None:
+        return SizeRule(one.first)
+    if one.rule.library_algorithm == FAILS_ABOVE_TWO_RANKS and np > 2:
         return SizeRule(one.first)
     return SizeRule(one.first, numbers[one.rule.library_algorithm], str(one.rule.segment_bytes or 0))
 
