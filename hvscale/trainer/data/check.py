@@ -14,10 +14,18 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.classes import class_folders
-from hvscale.trainer.data.images import SUFFIXES, Pixels, decode, images_in, open_image, why_unreadable
+from hvscale.trainer.data.images import (
+    SUFFIXES,
+    Pixels,
+    UnknownRangeError,
+    decode,
+    images_in,
+    open_image,
+    why_unreadable,
+)
 from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
-Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "too small"]
+Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "unknown range", "too small"]
 SCALES = (2, 3, 4)
 # Mean difference, in grey levels, between a low-resolution image and its downscaled partner. Other
 # downscaling methods stay below 5 on photos; a different photo is far above.
@@ -84,7 +92,8 @@ def _decoded(file: Path) -> Pixels | Problem:
     try:
         return decode(file)
     except RequestError as error:
-        return Problem(file=file, kind="truncated", detail=why_unreadable(error.__cause__))
+        kind: Kind = "unknown range" if isinstance(error.__cause__, UnknownRangeError) else "truncated"
+        return Problem(file=file, kind=kind, detail=why_unreadable(error.__cause__))
 
 
 def _hr_problems(file: Path, patch_size: int) -> list[Problem]:

@@ -15,7 +15,15 @@ from hvscale.core.errors import RequestError
 Pixels: TypeAlias = NDArray[np.uint8]
 # Warnings about palettes, damaged metadata and large images would name lines of Pillow, not files.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+# Formats whose 32-bit integers and floating-point values have no range by themselves: by mode, the
+# largest values that can be those of a picture. Below, all would be black, and above, white.
+PEAKS = {"I": (256, 65535), "F": (2, 511)}
+DEFINED_RANGES = ("PNG", "PPM")
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+class UnknownRangeError(ValueError):
+    """An image does not say which value is white."""
 
 
 class PixelSource(Protocol):
@@ -45,6 +53,8 @@ def why_unreadable(error: BaseException | None) -> str:
     """Why an image cannot be decoded; `error` is the cause of the RequestError."""
     if isinstance(error, Image.DecompressionBombError):
         return f"more than Pillow's limit of {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels"
+    if isinstance(error, UnknownRangeError):
+        return str(error)
     return getattr(error, "strerror", None) or "truncated or not an image"
 
 
@@ -60,7 +70,8 @@ def decode(file: Path) -> Pixels:
 def decode_upright(file: Path) -> Pixels:
     """As `decode`, turned as the camera's EXIF orientation says: for images that people look at."""
     with open_image(file) as image:
-        return np.asarray(to_rgb(ImageOps.exif_transpose(image)))
+        ImageOps.exif_transpose(image, in_place=True)
+        return np.asarray(to_rgb(image))
 
 
 def decode_transparency(file: Path) -> Image.Image | None:
@@ -72,11 +83,24 @@ def decode_transparency(file: Path) -> Image.Image | None:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The image in 8-bit RGB; of 16-bit values the upper 8 bits are kept."""
+    """The image in 8-bit RGB; of 16-bit values the upper 8 bits are kept.
+
+    Raises UnknownRangeError if the values of 32 bits are neither those of 16 bits nor of 8.
+    """
+    if image.mode in PEAKS and image.format not in DEFINED_RANGES:
+        check_range(image)
     if image.mode.startswith("I"):
         # Pillow's convert would make all values above 255 white.
         image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
     return image.convert("RGB")
+
+
+def check_range(image: Image.Image) -> None:
+    """Raises UnknownRangeError for an image that would become black or white."""
+    peak, (least, most) = float(np.asarray(image).max()), PEAKS[image.mode]
+    if 0 < peak < least or peak > most:
+        white = 255 if image.mode == "F" else 65535
+        raise UnknownRangeError(f"its largest value is {peak:g}, and {white} would be white: convert it to 8 bits")
 
 
 def image_size(file: Path) -> tuple[int, int]:

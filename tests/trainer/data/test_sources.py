@@ -162,6 +162,18 @@ def test_sixteen_bit_grey_keeps_its_upper_eight_bits(photos: Path, dtype: type) 
         assert crop.std() > 20
 
 
+@pytest.mark.parametrize(("peak", "dtype"), [(255, np.int32), (70000, np.int32), (1, np.float32), (65535, np.float32)])
+def test_an_image_whose_white_is_unknown_is_refused(photos: Path, peak: int, dtype: type) -> None:
+    """It would be all black, or white."""
+    file = photos / "other.tif"
+    Image.fromarray(np.linspace(0, peak, 1600).reshape(40, 40).astype(dtype)).save(file)
+    for read in (decode, decode_upright):
+        with pytest.raises(RequestError, match=rf"other\.tif .*its largest value is {peak}, .*: convert it to 8 bits"):
+            read(file)
+    [problem] = [one for one in check(str(photos), 8, lambda: None).problems if one.file == file]
+    assert problem.kind == "unknown range"
+
+
 @pytest.mark.parametrize("mode", ["L", "I;16", "F", "RGB"])
 def test_bits_of_tiff_files_are_checked(photos: Path, mode: str) -> None:
     Image.new(mode, (40, 40)).save(photos / "other.tif")
