@@ -13,7 +13,7 @@ from hvscale.profiling.read.profile_file import RECORD, RECORDS_START
 
 RANK, JOB = "HVPROF_MIB", "HVPROF_JOB_MIB"
 MOST_RANK_MIB = PROFILE_BYTES // MIB
-JOB_MIB = 8192  # of the rings of all ranks
+JOB_MIB = 8192  # of hvprof's rings of all ranks
 LARGEST_MIB = 1 << 40
 COUNTERS_BYTES = 256 << 10  # of a file without a ring, for a program of some dozens of kinds of calls
 DISK_SHARE = 2  # take at most 1 / 2 of what the disk has left
@@ -54,9 +54,10 @@ def ring_environment(record: RunRecord, environment: Mapping[str, str], disks: S
     """HVPROF_MIB for the ranks, so that all profiles fit on their disks; empty if the user chose
     it.
 
-    The rings of all ranks take at most $HVPROF_JOB_MIB, and the files half of what each disk has
-    left. Adds a warning if each rank keeps fewer messages for that. Raises RequestError if the
-    variable is no number.
+    hvprof's rings of all ranks take at most $HVPROF_JOB_MIB, and its files half of what each disk
+    has left. NCCL's plug-in takes as much again: only the ranks know whether they load it. Adds a
+    warning if each rank keeps fewer messages for that. Raises RequestError if the variable is no
+    number.
     """
     if environment.get(RANK):
         return {}
