@@ -4,6 +4,7 @@ Started as `python -m hvscale.bench.collectives.rank_side.rank` with HVSCALE_RUN
 It never imports the controller.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -37,6 +38,7 @@ MIN_SAMPLES = 5  # before --until-interval may stop a size
 
 
 def main() -> None:
+    gc.disable()  # no collection interrupts a measurement, or looks at PyTorch's modules while they load
     request = BenchRequest.load_own()
     backend = backends.find_backend(request.backend)
     try:
@@ -46,6 +48,7 @@ def main() -> None:
             write(results, BenchStarted(library=engine.library, hosts=hosts))
             measure(engine, request, backend, hosts, results)
         engine.close()
+        gc.freeze()  # Python collects once more when it ends
     except RequestError as error:
         # Several ranks may get here, and all write the same reason.
         with results_path(own_run_folder()).open("a") as results:
