@@ -6,6 +6,9 @@ Nodes are network namespaces with shaped links. All ranks share the machine's co
 prediction. They get a core one after the other (`chrt --rr 1`). It needs root. Run it again with
 the same folder to resume: complete runs are kept.
 
+The machine must be idle otherwise. Runs beside which other work took processor time are named, in
+the table and in the JSON document: delete their folders and measure them again.
+
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
 default fusion threshold and cycle time, as `hvscale tune --predict-np` does.
 
@@ -30,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from other_work import BUSY, OtherWork
 from rich.console import Console
 from rich.table import Table
 from scipy import optimize
@@ -145,6 +149,11 @@ class HeldOut:
     no_overlap_percent: float
     full_overlap_percent: float
     fitted_curve_percent: float
+    other_cores: float | None
+    """That other work kept busy: the most beside this run or one that it is predicted from.
+
+    None: unknown for all of them.
+    """
 
 
 PREDICTORS = {
@@ -173,11 +182,15 @@ def main() -> None:
     found = [row for cell in cells for row in cell_rows(cell, options)]
     if not found:
         raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run")
-    document = {"machine": describe_host().cpu, "held_out": [asdict(row) for row in found]}
+    disturbed = disturbed_runs(options.folder)
+    document = {"machine": describe_host().cpu, "disturbed": disturbed, "held_out": [asdict(row) for row in found]}
     text = json.dumps(document, indent=1) + "\n"
     name = "accuracy-across-settings.json" if options.across_settings else "accuracy.json"
     write_atomically(options.folder / name, lambda file: file.write(text.encode()))
     print_tables(found)
+    if disturbed:
+        print(f"Other work kept more than {BUSY} cores busy beside these runs. Delete them and measure them again:")
+        print(*(f"  {run}: {cores:.2f} cores" for run, cores in disturbed.items()), sep="\n")
 
 
 def numbers(text: str) -> list[int]:
@@ -187,6 +200,8 @@ def numbers(text: str) -> list[int]:
 def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
     """Record each model and replay each cell, unless the folder has it; failures do not stop it."""
     end = time.monotonic() + 60 * options.minutes
+    if (busy := OtherWork.now()) > BUSY:
+        print(f"warning: other work keeps {busy:.1f} cores busy, so figures will be wrong: stop it", file=sys.stderr)
     for cell in cells:
         recording = options.folder / "recordings" / cell.model
         train = ["hvscale", "train", cell.model, "--threads", "1", "--steps", str(options.steps), *TRAIN[cell.model]]
@@ -223,12 +238,34 @@ def profile(options: argparse.Namespace, run: Path, launch: list[str], command: 
     with (run.parent / f"{run.name}.txt").open("w") as output:
         whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *arguments]
         path = f"{hvscale.parent}{os.pathsep}{os.environ['PATH']}"
+        work = OtherWork()
         done = subprocess.run(
             whole, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}, check=False
         )
+    other_work_file(run).write_text(f"{work.cores:.3f}\n")
     if done.returncode:
         print(f"exit status {done.returncode}, see {run.parent / run.name}.txt", file=sys.stderr, flush=True)
     return done.returncode == 0
+
+
+def other_work_file(run: Path) -> Path:
+    """Holds the cores that other work kept busy beside the run."""
+    return run.parent / f"{run.name}.other-cores"
+
+
+def other_cores(run: Path) -> float | None:
+    """The cores that other work kept busy beside the run; None if unknown."""
+    try:
+        return float(other_work_file(run).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def disturbed_runs(folder: Path) -> dict[str, float]:
+    """The complete runs beside which other work kept cores busy, with their number."""
+    runs = sorted([*folder.glob("recordings/*/"), *folder.glob("runs/*/*/")])
+    found = {str(run): cores for run in runs if (cores := other_cores(run)) is not None and is_complete(run)}
+    return {run: cores for run, cores in found.items() if cores > BUSY}
 
 
 def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
@@ -260,7 +297,10 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    return [held_out_row(cell, runs[np_], by_np[np_], sizes[np_], compute, naive, np_ / far) for np_ in held_out]
+    beside = [other_cores(run) for run in (recording, *(paths[np_] for np_ in options.fit))]
+    return [
+        held_out_row(cell, runs[np_], by_np[np_], sizes[np_], compute, naive, np_ / far, beside) for np_ in held_out
+    ]
 
 
 def held_out_row(
@@ -271,7 +311,9 @@ def held_out_row(
     compute: float,
     naive: list[Callable[[int], float]],
     far: float,
+    beside: Sequence[float | None],
 ) -> HeldOut:
+    """`beside`: the cores of other work beside the runs that the prediction starts from."""
     seconds, samples = step_seconds(run), all_samples(run)
     steps = len(seconds)
     mean = float(seconds.mean())
@@ -301,6 +343,7 @@ def held_out_row(
         no_overlap_percent=errors[0],
         full_overlap_percent=errors[1],
         fitted_curve_percent=errors[2],
+        other_cores=max((one for one in (*beside, other_cores(run.path)) if one is not None), default=None),
     )
 
 
@@ -377,7 +420,7 @@ def kendall(rows: Sequence[HeldOut]) -> tuple[float, int]:
 
 
 def print_tables(rows: Sequence[HeldOut]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     table = Table(title="held-out runs: step time, 90 % intervals")
     for name in (
         "cell",
@@ -388,6 +431,7 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
         "efficiency, points",
         "messages",
         "predicted",
+        "other work, cores",
     ):
         table.add_column(name, justify="left" if name == "cell" else "right")
     for row in rows:
@@ -400,6 +444,7 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
             f"{row.efficiency_error_points:+.1f}",
             f"{row.messages:.1f}",
             f"{row.predicted_messages:.1f}",
+            "unknown" if row.other_cores is None else f"{row.other_cores:.2f}",
         )
     console.print(table)
     for title, chosen in (
