@@ -4,6 +4,7 @@ Rank 0 prints a line of JSON for each. Arguments: the back end, then one or more
 elements.
 """
 
+import gc
 import json
 import sys
 
@@ -13,6 +14,7 @@ from hvscale.bench.collectives.rank_side.engine import Engine, Operands
 from hvscale.bench.collectives.rank_side.rank import measure_size
 from hvscale.bench.collectives.request import BenchRequest, RequestedSize
 
+gc.disable()  # as ranks of `hvscale bench`
 backend = backends.find_backend(sys.argv[1])
 engine: Engine | None = None
 for name in sorted(backend.collectives):
@@ -44,3 +46,4 @@ for name in sorted(backend.collectives):
                     print(json.dumps({"collective": name, "dtype": dtype, **measured.model_dump()}), flush=True)
 if engine is not None:
     engine.close()
+gc.freeze()
