@@ -26,8 +26,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,6 +131,8 @@ class HeldOut:
     group: str
     """Cells that differ in nothing but their settings share it."""
     np: int
+    start: int
+    """1 to --starts: the job is measured that often."""
     extrapolation: float
     measured_seconds: float
     measured_seconds_low: float
@@ -170,6 +172,7 @@ def main() -> None:
     parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
     parser.add_argument("--fit", type=numbers, default=[2, 4])
     parser.add_argument("--held-out", type=numbers, default=[8, 16])
+    parser.add_argument("--starts", type=int, default=1, help="of each held-out run; default: 1")
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
@@ -208,14 +211,15 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
         replay = ["hvscale", "replay", str(recording.resolve())]
-        for np_ in [*options.fit, *options.held_out]:
-            folder = run_path(options.folder, cell, np_)
+        starts = [(np_, 1) for np_ in options.fit] + list(product(options.held_out, range(1, options.starts + 1)))
+        for np_, start in starts:
+            folder = run_path(options.folder, cell, np_, start)
             if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
                 break  # more ranks would not succeed either
 
 
-def run_path(folder: Path, cell: Cell, np_: int) -> Path:
-    return Path(folder / "runs" / cell.name / str(np_))
+def run_path(folder: Path, cell: Cell, np_: int, start: int = 1) -> Path:
+    return Path(folder / "runs" / cell.name / (str(np_) if start == 1 else f"{np_}.{start}"))
 
 
 def is_complete(run: Path) -> bool:
@@ -276,13 +280,16 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
         if fitted_cell == cell:
             return []
     paths = {np_: run_path(options.folder, fitted_cell, np_) for np_ in options.fit}
-    paths |= {np_: run_path(options.folder, cell, np_) for np_ in options.held_out}
-    runs = {np_: RunFolder.open(path) for np_, path in paths.items() if is_complete(path)}
-    held_out = [np_ for np_ in options.held_out if np_ in runs]
+    starts = {
+        (np_, start): run_path(options.folder, cell, np_, start)
+        for np_, start in product(options.held_out, range(1, options.starts + 1))
+    }
+    runs = {key: RunFolder.open(path) for key, path in starts.items() if is_complete(path)}
+    held_out = sorted({np_ for np_, _ in runs})
     recording = options.folder / "recordings" / cell.model
-    if not held_out or not all(np_ in runs for np_ in options.fit) or not is_complete(recording):
+    if not held_out or not all(map(is_complete, [*paths.values(), recording])):
         return []
-    fitted = {np_: runs[np_] for np_ in options.fit}
+    fitted = {np_: RunFolder.open(path) for np_, path in paths.items()}
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
@@ -299,13 +306,15 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     compute, far = document.compute_seconds, max(options.fit)
     beside = [other_cores(run) for run in (recording, *(paths[np_] for np_ in options.fit))]
     return [
-        held_out_row(cell, runs[np_], by_np[np_], sizes[np_], compute, naive, np_ / far, beside) for np_ in held_out
+        held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside)
+        for (np_, start), run in runs.items()
     ]
 
 
 def held_out_row(
     cell: Cell,
     run: RunFolder,
+    start: int,
     row: PredictedRow,
     sizes: Floats,
     compute: float,
@@ -326,6 +335,7 @@ def held_out_row(
         cell=cell.name,
         group=f"{cell.model} {cell.link} {cell.mpi} {row.np}",
         np=row.np,
+        start=start,
         extrapolation=far,
         measured_seconds=mean,
         measured_seconds_low=low,
@@ -409,12 +419,15 @@ def naive_predictors(
 
 
 def kendall(rows: Sequence[HeldOut]) -> tuple[float, int]:
-    """Kendall's tau over all pairs of settings of one job, and the number of pairs."""
+    """Kendall's tau over all pairs of settings of one job, and the number of pairs.
+
+    Of the same starts: those of one cell are no pair.
+    """
     signs = [
         np.sign(one.measured_seconds - other.measured_seconds)
         * np.sign(one.predicted_seconds - other.predicted_seconds)
         for one, other in combinations(rows, 2)
-        if one.group == other.group
+        if (one.group, one.start) == (other.group, other.start)
     ]
     return (float(np.mean(signs)) if signs else float("nan")), len(signs)
 
@@ -425,6 +438,7 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
     for name in (
         "cell",
         "np",
+        "start",
         "measured, s",
         "predicted, s",
         "error, %",
@@ -438,6 +452,7 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
         table.add_row(
             row.cell.replace("_", " "),
             str(row.np),
+            str(row.start),
             f"{row.measured_seconds:.3f} ({row.measured_seconds_low:.3f} to {row.measured_seconds_high:.3f})",
             f"{row.predicted_seconds:.3f} ({row.predicted_seconds_low:.3f} to {row.predicted_seconds_high:.3f})",
             f"{row.error_percent:+.1f}",
@@ -454,6 +469,35 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
         if chosen:
             console.print(summary(f"{title}: {len(chosen)} runs", chosen))
             console.print(figures(chosen), highlight=False)
+            repeated, between = means_of_starts(chosen)
+            if repeated:
+                console.print(summary(f"{title}: {len(repeated)} means over several starts", repeated))
+                console.print(
+                    f"a start differs from the mean of its job's by {between.mean():.1f} % (mean), "
+                    f"{between.max():.1f} % (worst)",
+                    highlight=False,
+                )
+
+
+def means_of_starts(rows: Sequence[HeldOut]) -> tuple[list[HeldOut], Floats]:
+    """The rows of jobs that were started several times, with the mean of the starts' steps.
+
+    Also the distance of each start from that mean, in percent.
+    """
+    means, distances = [], [np.empty(0)]
+    for first in rows:
+        starts = [row for row in rows if (row.cell, row.np) == (first.cell, first.np)]
+        if first is not starts[0] or len(starts) == 1:
+            continue
+        seconds = np.array([row.measured_seconds for row in starts])
+        mean = float(seconds.mean())
+        errors = {
+            field: 100 * ((1 + getattr(first, field) / 100) * first.measured_seconds / mean - 1)
+            for field in PREDICTORS.values()
+        }
+        means.append(replace(first, measured_seconds=mean, **errors))
+        distances.append(100 * np.abs(seconds / mean - 1))
+    return means, np.concatenate(distances)
 
 
 def summary(title: str, rows: Sequence[HeldOut]) -> Table:
