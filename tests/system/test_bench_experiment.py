@@ -98,7 +98,7 @@ def test_statements_agree_with_measurements_and_a_study_is_resumed(hvscale: Run,
     other = hvscale(*command)
     assert other.returncode == 2
     assert other.stderr.endswith(
-        "holds another study: its back ends or sizes differs; give another folder with --run\n"
+        "holds another study: its back ends or sizes differ; give another folder with --run\n"
     )
 
 
