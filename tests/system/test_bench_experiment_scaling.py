@@ -10,14 +10,34 @@ from statistics import fmean
 import pytest
 
 from hvscale.core.run_folder import RunFolder
-from tests.conftest import Run
+from tests.conftest import Run, write_program
 
+# Writes its steps and its speed as `hvscale train` does.
+PROGRAM = """
+import horovod.torch as hvd, json, os, time, torch
+from pathlib import Path
+
+hvd.init()
+model = torch.nn.Sequential(*[torch.nn.Linear(100, 100, bias=False) for _ in range(2)])
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+)
+images, steps = hvd.size(), []
+for step in range(8):
+    began = time.monotonic()
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 100)).sum()
+    loss.backward()
+    optimizer.step()
+    steps.append({"images": images, "seconds": time.monotonic() - began, "loss": float(loss)})
+if hvd.rank() == 0:
+    run = Path(os.environ["HVSCALE_RUN"])
+    (run / "steps.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+    speed = images * len(steps) / sum(step["seconds"] for step in steps)
+    (run / "result.json").write_text(json.dumps({"images_per_second": speed, "np": hvd.size()}))
+"""
 TRAIN = """
-command = [
-    "hvscale", "train", "edsr-baseline", "--data", "synthetic", "--n-resblocks", "2", "--n-feats", "16",
-    "--batch-size", "1", "--patch-size", "16", "--precision", "fp32", "--memory-format", "contiguous",
-    "--threads", "1", "--steps", "8",
-]
+command = ["python", "job/program.py"]
 program = "edsr"
 """
 SCALING = f"""
@@ -90,6 +110,8 @@ percent = 100
 
 def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(SCALING)
+    (tmp_path / "job").mkdir()
+    write_program(tmp_path / "job", PROGRAM)
     (tmp_path / "numbers.py").write_text("")  # a module in the working folder replaces none of Python's
     command = ("bench", "experiment", "experiment.toml", "--run", "scaling", "--json")
     done = hvscale(*command, timeout=500)
