@@ -14,8 +14,10 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from bundle_format import (
+    COMPRESSED_PAYLOAD,
     PAYLOAD,
     PHOTOS,
     PYTORCH,
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         choices=range(10),
         default=BEST,
         metavar="0-9",
-        help="compression, from 0 (about 80 MiB) to 9 (about 60 MiB, 5 minutes of one core); default: 9",
+        help="compression, from 0 (none, about 310 MiB) to 9 (about 60 MiB, 5 minutes of one core); default: 9",
     )
     parser.add_argument(
         "--torch",
@@ -323,20 +325,28 @@ def fill(folder: Path, payload: Path, manifest: Manifest, level: int) -> None:
         shutil.copy(CLONE / name, installer / name)
     (folder / "PYTHON_VERSION").write_text(manifest.python + "\n")
     manifest.write(folder)
-    say("compressing" + (" (about 5 minutes of one core)" if level == BEST else ""))
-    compress(payload, folder / PAYLOAD, level)
+    if level:
+        say("compressing" + (" (about 5 minutes of one core)" if level == BEST else ""))
+    pack(payload, folder, level)
     write_sums(folder, payload)
 
 
-def compress(payload: Path, archive: Path, level: int) -> None:
-    """Pack the payload. At the best level, unpacking needs 200 MiB of memory."""
+def pack(payload: Path, folder: Path, level: int) -> None:
+    """Pack the payload into the folder. At the best level, unpacking needs 200 MiB of memory."""
+    with open_archive(folder, level) as stream, tarfile.open(fileobj=stream, mode="w|") as packed:
+        for path in files_below(payload):
+            packed.add(path, str(path.relative_to(payload)), filter=anonymous)
+
+
+def open_archive(folder: Path, level: int) -> IO[bytes]:
+    """Create the payload's archive in the folder; at level 0 without compression."""
+    if level == 0:
+        return (folder / PAYLOAD).open("wb")
     large = {"dict_size": DICTIONARY_BYTES} if level == BEST else {}
     filters: list[dict[str, int]] = [{"id": lzma.FILTER_LZMA2, "preset": level, **large}]
     if platform.machine() == "x86_64":
         filters.insert(0, {"id": lzma.FILTER_X86})  # for machine code
-    with lzma.open(archive, "wb", filters=filters) as stream, tarfile.open(fileobj=stream, mode="w|") as packed:
-        for path in files_below(payload):
-            packed.add(path, str(path.relative_to(payload)), filter=anonymous)
+    return lzma.open(folder / COMPRESSED_PAYLOAD, "wb", filters=filters)
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -3,7 +3,8 @@
 install.sh, PYTHON_VERSION, README.txt     for people and the shell
 Containerfile, hvscale.def                 for rootless Podman and Apptainer
 installer/                                 setup/, pyproject.toml and uv.lock, as in a clone
-payload.tar.xz                             wheels/*, stored without compression inside, and photos/
+payload.tar.xz                             wheels/*, stored without compression inside, and photos/;
+                                           payload.tar in a bundle that is not compressed
 pytorch/                                   wheels of PyTorch and of what it needs, if wanted
 bundle.json                                for which machine, and what is in it
 SHA256SUMS                                 of every other file, and of every file of the payload
@@ -16,7 +17,7 @@ from pathlib import Path
 
 MANIFEST = "bundle.json"
 SUMS = "SHA256SUMS"
-PAYLOAD = "payload.tar.xz"
+PAYLOAD, COMPRESSED_PAYLOAD = "payload.tar", "payload.tar.xz"
 # In SHA256SUMS, the payload's files have this folder.
 PAYLOAD_FOLDER = "payload"
 REQUIREMENTS = "requirements.txt"

@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import lzma
 import os
 import platform
 import shlex
@@ -15,6 +14,8 @@ from pathlib import Path
 
 from build_record import CHOOSING_VARIABLES, write_record
 from bundle_format import (
+    BLOCK,
+    COMPRESSED_PAYLOAD,
     MANIFEST,
     PAYLOAD,
     PAYLOAD_FOLDER,
@@ -174,6 +175,18 @@ def check_hashes(folder: Path, prefix: str = "") -> None:
         raise SetUpError(f"{wrong[0]} is not as the bundle was made ({len(wrong)} files): unpack its archive again")
 
 
+def unpack_payload(bundle: Path, folder: Path) -> None:
+    """Unpack the payload, compressed or not. Raises SetUpError if it is damaged."""
+    archive = next(bundle / name for name in (COMPRESSED_PAYLOAD, PAYLOAD) if (bundle / name).exists())
+    try:
+        with tarfile.open(archive, "r|*", bufsize=BLOCK) as packed:
+            # Python 3.11.3 and earlier have no filters. The archive's own hash is as listed.
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)
+            packed.extractall(folder)  # noqa: S202
+    except tarfile.TarError as error:
+        raise SetUpError(f"{archive} is damaged ({error}): unpack the bundle's archive again") from error
+
+
 def check_free_space(manifest: Manifest, folder: Path, cache: Path, builds: bool) -> None:
     """Raise SetUpError if PREFIX or the build of Horovod does not fit on its disk."""
     needed_mib = int(manifest.payload_bytes + INSTALLED_FACTOR * manifest.installed_bytes) >> 20
@@ -222,13 +235,7 @@ class BundleEnvironment(Environment):
     def unpack(self) -> None:
         """Unpack the wheels and compare each with its hash."""
         say("unpacking the packages")
-        try:
-            with lzma.open(BUNDLE / PAYLOAD) as stream, tarfile.open(fileobj=stream, mode="r|") as packed:
-                # Python 3.11.3 and earlier have no filters. The archive's own hash is as listed.
-                packed.extraction_filter = getattr(tarfile, "data_filter", None)
-                packed.extractall(self.payload)  # noqa: S202
-        except (lzma.LZMAError, EOFError, tarfile.TarError) as error:
-            raise SetUpError(f"{BUNDLE / PAYLOAD} is damaged ({error}): unpack the bundle's archive again") from error
+        unpack_payload(BUNDLE, self.payload)
         check_hashes(self.payload, f"{PAYLOAD_FOLDER}/")
 
     def install_packages(self, recipe: Recipe) -> None:
