@@ -13,7 +13,7 @@ import pytest
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig
 from tests.conftest import Run
-from tests.trainer.conftest import Ranks, make_photos, run_on_two_ranks
+from tests.trainer.conftest import PROGRAMS, Ranks, make_photos, run_on_two_ranks
 
 # Each entry is one start of the ranks: the options to test, each with its tolerance relative to the
 # change of the parameters.
@@ -75,9 +75,9 @@ def test_ranks_exit_with_status_0(started: Callable[[int], subprocess.CompletedP
 
 
 @pytest.mark.parametrize(("mpi", "np"), [("openmpi", 1), ("openmpi", 3), ("gloo", 2)])
-def test_bf16_allreduce(hvscale: Run, mpi: str, np: int) -> None:
-    program = Path(__file__).parent / "programs/bf16_allreduce.py"
-    done = hvscale("launch", "--mpi", mpi, "-np", np, "--", "python", program)
+def test_bf16_allreduce(hvscale: Run, program: Callable[[str], Path], mpi: str, np: int) -> None:
+    path = program((PROGRAMS / "bf16_allreduce.py").read_text())
+    done = hvscale("launch", "--mpi", mpi, "-np", np, "--", "python", path)
     assert done.returncode == 0, done.stderr
     [line] = re.findall(r"\{.*\}", done.stdout)
     found = json.loads(line)
