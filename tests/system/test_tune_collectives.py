@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable
-from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, requested_env, run_json, wait_until
+from tests.conftest import PROGRAMS, YIELDS, Run, needs_mpich, processes_below, requested_env, run_json, wait_until
 
 KIB = 1 << 10
-STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study")
+STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study", *YIELDS)
 BROADCASTS = """
 import numpy as np
 from mpi4py import MPI
