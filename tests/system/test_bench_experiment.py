@@ -97,9 +97,7 @@ def test_statements_agree_with_measurements_and_a_study_is_resumed(hvscale: Run,
     file.write_text(TINY.replace('"8,1M"', '"8,2M"'))
     other = hvscale(*command)
     assert other.returncode == 2
-    assert other.stderr.endswith(
-        "holds another study: its back ends or sizes differ; give another folder with --run\n"
-    )
+    assert other.stderr.endswith("holds another study: its back ends or sizes differ; give another folder with --run\n")
 
 
 TABLE = """
