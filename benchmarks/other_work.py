@@ -3,17 +3,20 @@
 import os
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 
 BUSY = 0.1  # cores of other work, from which on a run counts as disturbed
 LOOK_SECONDS = 1.0
+ORPHAN_SECONDS = 2.0
 
 
 class OtherWork:
     """From its creation on: the cores that processes other than this one's children kept busy.
 
     Time that a hypervisor gave to other machines counts too. Child processes count when they have
-    ended, so that all started since then must have.
+    ended, so that all started since then must have. Start them under `adopt_orphans`: the time of a
+    process whose parent ended first is known only to the process that adopts it.
     """
 
     def __init__(self) -> None:
@@ -22,6 +25,7 @@ class OtherWork:
     @property
     def cores(self) -> float:
         """The mean number of cores so far."""
+        collect_orphans()
         other = busy_seconds() - self.busy - (own_seconds() - self.own)
         return max(0.0, other / (time.monotonic() - self.began))
 
@@ -31,6 +35,15 @@ class OtherWork:
         looked = cls()
         time.sleep(LOOK_SECONDS)
         return looked.cores
+
+
+def collect_orphans() -> None:
+    """Wait a moment for adopted processes to end."""
+    end = time.monotonic() + ORPHAN_SECONDS
+    with suppress(ChildProcessError):  # there is none left
+        while time.monotonic() < end:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.02)
 
 
 def busy_seconds() -> float:

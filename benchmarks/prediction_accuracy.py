@@ -42,6 +42,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.host import describe_host
 from hvscale.core.run_folder import RunFolder, write_atomically
 from hvscale.core.units import MIB
+from hvscale.launch.supervision.processes import adopt_orphans
 from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, read_job
@@ -239,14 +240,14 @@ def profile(options: argparse.Namespace, run: Path, launch: list[str], command: 
     hvscale = Path(sys.executable).parent.parent.parent / environment / "bin" / "hvscale"
     arguments = [str(hvscale), "profile", *launch, "--run", str(run), "--", *command]
     print(shlex.join(arguments), file=sys.stderr, flush=True)
-    with (run.parent / f"{run.name}.txt").open("w") as output:
+    with (run.parent / f"{run.name}.txt").open("w") as output, adopt_orphans():
         whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *arguments]
         path = f"{hvscale.parent}{os.pathsep}{os.environ['PATH']}"
         work = OtherWork()
         done = subprocess.run(
             whole, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}, check=False
         )
-    other_work_file(run).write_text(f"{work.cores:.3f}\n")
+        other_work_file(run).write_text(f"{work.cores:.3f}\n")
     if done.returncode:
         print(f"exit status {done.returncode}, see {run.parent / run.name}.txt", file=sys.stderr, flush=True)
     return done.returncode == 0
