@@ -50,6 +50,7 @@ SHORT_ONLY = {"recursive doubling": 1.25}
 FEWEST_RANKS = 3  # that send to one rank and receive from another, as more ranks do
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
+SPARSE_REACH = 2  # bins: of a size with few messages, those of half to twice the size count as well
 
 
 class Prior(NamedTuple):
@@ -424,8 +425,13 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
             measured.setdefault(one, []).append(run.seconds[bins == one])
             expected.setdefault(one, []).append(seconds[bins == one])
 
+    counts = {one: sum(map(len, seconds)) for one, seconds in measured.items()}
+
     def ratio(one: int) -> float:
-        of_bin, by_formula = np.concatenate(measured[one]), np.concatenate(expected[one])
+        reach = 0 if counts[one] >= INDEPENDENT else SPARSE_REACH
+        pooled = [other for other in measured if abs(other - one) <= reach]
+        of_bin = np.concatenate([seconds for other in pooled for seconds in measured[other]])
+        by_formula = np.concatenate([seconds for other in pooled for seconds in expected[other]])
         return float(np.median(of_bin / by_formula) if typical else of_bin.sum() / by_formula.sum())
 
     return tuple((BIN**one, float(np.clip(ratio(one), *FACTOR_LIMITS))) for one in sorted(measured))

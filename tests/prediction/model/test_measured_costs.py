@@ -82,6 +82,22 @@ def test_the_links_time_and_that_of_the_ranks_overlap_in_part() -> None:
     assert slow_start.seconds(sizes, 2, 1, burst=5e4)[-1] == pytest.approx(np.sqrt(0.05**2 + 1e-4))
 
 
+def test_one_slow_message_says_little_about_larger_ones() -> None:
+    law = Formula("ring", 40e-6, 5e-10, 0.0, 1.0, copies_wait=True)
+    run = samples(law, 4, rate=None, nodes=1)
+    sizes = np.array([2e7] * 10 + [3e7])
+    seconds = law.seconds(sizes, 4, 0.5) * np.array([1.0] * 10 + [2.0])
+    with_slow = replace(
+        run,
+        bytes=np.concatenate([run.bytes, sizes]),
+        seconds=np.concatenate([run.seconds, seconds]),
+        idle_seconds=np.concatenate([run.idle_seconds, np.zeros(11)]),
+    )
+    large = np.array([1e8])
+    costs = fit_costs([with_slow], cores=None, algorithm="ring")
+    assert costs.message_seconds(large, 8) == pytest.approx(law.seconds(large, 8, 0.5), rel=0.25)
+
+
 def test_ranks_outside_a_power_of_two_send_everything_twice_more() -> None:
     """Nine ranks: three rounds among eight of them."""
     assert ALGORITHMS["recursive doubling"](9) == (5, 5)
