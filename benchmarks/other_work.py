@@ -3,8 +3,9 @@
 import os
 import resource
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from hvscale.launch.supervision.processes import descendants, reap_orphans
 
 BUSY = 0.1  # cores of other work, from which on a run counts as disturbed
 LOOK_SECONDS = 1.0
@@ -40,10 +41,10 @@ class OtherWork:
 def collect_orphans() -> None:
     """Wait a moment for adopted processes to end."""
     end = time.monotonic() + ORPHAN_SECONDS
-    with suppress(ChildProcessError):  # there is none left
-        while time.monotonic() < end:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.02)
+    reap_orphans()
+    while any(descendants(os.getpid())) and time.monotonic() < end:
+        time.sleep(0.02)
+        reap_orphans()
 
 
 def busy_seconds() -> float:

@@ -133,7 +133,7 @@ class HeldOut:
     """Cells that differ in nothing but their settings share it."""
     np: int
     start: int
-    """1 to --starts: the job is measured that often."""
+    """From 1 to --starts."""
     extrapolation: float
     measured_seconds: float
     measured_seconds_low: float
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
     parser.add_argument("--fit", type=numbers, default=[2, 4])
     parser.add_argument("--held-out", type=numbers, default=[8, 16])
-    parser.add_argument("--starts", type=int, default=1, help="of each held-out run; default: 1")
+    parser.add_argument("--starts", type=int, default=1, help="start each held-out run so many times; default: 1")
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")

@@ -66,7 +66,7 @@ def test_a_study_inside_a_slurm_allocation(
 @pytest.mark.usefixtures("namespaces", "machine_unchanged")
 def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale: Run, tmp_path: Path) -> None:
     place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", *YIELDS)
-    # Open MPI has fewer algorithms of a gather than of other collectives.
+    # Open MPI has the fewest algorithms for gather.
     study = ("--ops", "gather", "-b", "256K", "-e", "256K", "--run", "study", "--json")
     done = hvscale("tune-collectives", *place, *study, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -413,8 +413,10 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
     """By the size of the all-reduce, the measured seconds over the formula's.
 
     A library changes its protocol with the size, and a link loses packets of large messages,
-    whatever the number of ranks. `typical`: the median of the messages, as `_fit` sees them: with
-    their mean, a few slow ones would lower the formula at each refit. Otherwise of their sums.
+    whatever the number of ranks. One slow message says little: where fewer than INDEPENDENT have a
+    size, those of the sizes around it count as well. `typical`: the median of the messages, as
+    `_fit` sees them: with their mean, a few slow ones would lower the formula at each refit.
+    Otherwise of their sums.
     """
     measured: dict[int, list[Floats]] = {}
     expected: dict[int, list[Floats]] = {}

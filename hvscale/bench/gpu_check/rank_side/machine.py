@@ -60,7 +60,7 @@ def gpus() -> dict[str, Any]:
 
 
 def main() -> None:
-    gc.disable()  # a fifth of loading PyTorch and ending
+    gc.disable()  # which takes a fifth of the time to load PyTorch
     import torch
 
     found = {
