@@ -102,10 +102,13 @@ def nccl_reads(context: StepContext) -> None:
 def nccl_obeys(
     context: StepContext, number: int, values: dict[str, str], algorithm: bytes, protocol: bytes, channels: int
 ) -> None:
-    """Record all-reduces, and compare what NCCL chose. Only they: a broadcast has no tree."""
+    """Record collectives, and compare what NCCL chose for all-reduces: no other has a tree.
+
+    The others must not fail.
+    """
     claim = f"NCCL obeys {text_of(values)}"
     mpi = context.launcher_beside_nccl
-    command = context.program("messages", context.device, 20)
+    command = context.program("messages", context.device, "all")
     run = context.launch(f"effect-{number}", NP, command, *set_options(values), verb="profile", mpi=mpi)
     if context.needs_gpu(claim, "NCCL runs on GPUs only"):
         return
