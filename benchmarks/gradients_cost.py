@@ -3,9 +3,10 @@
 Run it on an idle machine with the environment's Python: `python benchmarks/gradients_cost.py`, with
 `--device cuda` on a GPU. In one process, it alternates training steps with the recorder's own work
 for one step: one record for each gradient, one wait, one mark and the write of the step. That is
-the host's time, with the step log in Python and in C. On a GPU, the batches are larger, and a
-record also records a CUDA event in as many steps as the recorder chooses; so the recorded steps
-last as long as training steps there.
+the host's time, with the step log in Python and in C. Between two recorded steps the caches are
+emptied, as training would do. On a GPU, the batches are larger, and a record also records a CUDA
+event in as many steps as the recorder chooses; so the recorded steps last as long as training steps
+there.
 
 `--end-to-end` also compares steps over Horovod with and without the recorder, 32 of each in turn. A
 GPU that computes meanwhile may hide the host's work. Only a GPU's steps are even enough to show it.
@@ -45,6 +46,7 @@ BATCHES = {
 }
 WRAPPED = ("allreduce_async_", "allreduce_async", "grouped_allreduce_async_", "grouped_allreduce_async", "synchronize")
 USED = ("allreduce_async_", "synchronize")  # by Horovod's optimizer
+EVICTING = np.zeros(64 << 20, np.uint8)  # larger than a core's caches
 Shares = NDArray[np.float64]
 
 
@@ -67,7 +69,7 @@ def training_seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, b
 
 
 def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.Parameter]], step: float) -> float:
-    """Time the recorder's work for one of several steps, each `step` seconds long."""
+    """Time the recorder's work for one of several steps, each at least `step` seconds long."""
     gradients = [(name, parameter.grad) for name, parameter in parameters]  # Horovod has them at hand
     spent = 0.0
     for _ in range(REPEATS):
@@ -79,6 +81,7 @@ def recording_seconds(recorder: Recorder, parameters: list[tuple[str, torch.nn.P
         recorder.mark_step()
         end = time.perf_counter()
         spent += end - start
+        EVICTING.fill(0)
         while time.perf_counter() < start + step:
             pass
     if not recorder.active or not recorder.cuda.active:

@@ -39,7 +39,7 @@ OPERATIONS = ("allreduce", "broadcast")
     "collectives",
     "bench allreduce and broadcast of GPU memory: staged, CUDA-aware, NCCL; fp32, fp16, bf16; checked",
     order=60,
-    limit_seconds=150,
+    limit_seconds=130,
 )
 def collectives(context: StepContext) -> None:
     for path in PATHS:

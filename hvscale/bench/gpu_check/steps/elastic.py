@@ -23,7 +23,7 @@ HOSTS = ("localhost", "127.0.0.1")
 VICTIM = b"HOROVOD_RANK=1"
 
 
-@step("elastic", "an elastic job under horovodrun with a rank killed by SIGKILL", order=100, limit_seconds=80)
+@step("elastic", "an elastic job under horovodrun with a rank killed by SIGKILL", order=100, limit_seconds=70)
 def elastic(context: StepContext) -> None:
     with context.claim(CLAIM):
         kill_a_rank(context)

@@ -13,7 +13,7 @@ TIMED = {"cuda": (16 << 20, 10), "cpu": (64 << 10, 2)}  # bytes, calls
     "horovod-nccl",
     "Horovod over NCCL on 1, 2 and 4 ranks, which may share one GPU: every collective checked",
     order=20,
-    limit_seconds=100,
+    limit_seconds=70,
 )
 def horovod_nccl(context: StepContext) -> None:
     for np in NPS[context.device]:

@@ -36,7 +36,7 @@ MPI_KNOBS = {"allreduce_algorithm": "ring", "broadcast_algorithm": "binomial"}
 UCX_KNOBS = {"cuda_ipc": "off", "registration_cache": "off"}
 
 
-@step("knobs", "each knob of NCCL, UCX, MPI and Horovod, read back from the library", order=50, limit_seconds=100)
+@step("knobs", "each knob of NCCL, UCX, MPI and Horovod, read back from the library", order=50, limit_seconds=80)
 def knobs(context: StepContext) -> None:
     with context.claim("every NCCL knob is tried"):
         every_nccl_knob(context)

@@ -19,7 +19,7 @@ MOST_HOST_SECONDS = 20e-6  # that recording may add to the host's time for one c
     "nccl-plugin",
     "the NCCL plug-in's counts and bytes against what was sent, its breakdown, its cost per call",
     order=30,
-    limit_seconds=120,
+    limit_seconds=90,
 )
 def nccl_plugin(context: StepContext) -> None:
     with context.claim("the plug-in counts each call and its bytes"):

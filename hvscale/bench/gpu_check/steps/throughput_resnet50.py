@@ -18,7 +18,7 @@ REQUESTS = {
     "throughput-resnet50",
     "ResNet-50, 224x224 images: images/s in the same variants, share of the bf16 peak, memory",
     order=85,
-    limit_seconds=110,
+    limit_seconds=230,
 )
 def throughput_resnet50(context: StepContext) -> None:
     measure(context, TITLES[context.device], REQUESTS[context.device], None)

@@ -18,7 +18,7 @@ IEEE = "NVIDIA_TF32_OVERRIDE=0"
     "training",
     "training on 2 ranks gives one process's losses; the fp16 loss scaler passes an overflow",
     order=90,
-    limit_seconds=70,
+    limit_seconds=60,
 )
 def training(context: StepContext) -> None:
     images = make_images(context)
