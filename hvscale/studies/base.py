@@ -23,7 +23,8 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import State, StudyDocument
 
 Warn = Callable[[str], None]
-FILE_OPTIONS = ("settings", "collectives")  # launch options that name a file which decides what is measured
+# Launch options that name a file which decides what is measured.
+FILE_OPTIONS = ("settings", "collectives", "hostfile")
 
 
 Document = TypeVar("Document", bound=StudyDocument)
@@ -207,8 +208,17 @@ def difference(previous: Document, asked: Document, must_match: Iterable[str]) -
 
 def files_of(launches: Iterable[LaunchOptions]) -> dict[str, str]:
     """The digests of the files that launch options name, by option. Raises as `digest_of`."""
-    paths = {option: path for one in launches for option in FILE_OPTIONS if (path := getattr(one, option)) is not None}
-    return {option: digest_of(path) for option, path in paths.items()}
+    digests: dict[str, list[str]] = {}
+    for launch in launches:
+        for option, path in files_in(launch).items():
+            digests.setdefault(option, []).append(digest_of(path))
+    return {option: " ".join(dict.fromkeys(found)) for option, found in digests.items()}
+
+
+def files_in(launch: LaunchOptions) -> dict[str, Path]:
+    """The files that these options name, by option."""
+    values = {**dict(launch), **dict(launch.placement)}
+    return {option: values[option] for option in FILE_OPTIONS if values[option] is not None}
 
 
 def digest_of(path: Path) -> str:
@@ -225,7 +235,11 @@ def without_paths(value: Any) -> Any:
         return {name: without_paths(one) for name, one in value.items()}
     if not isinstance(value, LaunchOptions):
         return value
-    return value.replace(**{option: Path() for option in FILE_OPTIONS if getattr(value, option) is not None})
+    fields = {option: Path() for option in files_in(value)}
+    placement = value.placement.model_copy(
+        update={option: fields.pop(option) for option in list(fields) if option in type(value.placement).model_fields}
+    )
+    return value.replace(placement=placement, **fields)
 
 
 def finished_or_new_run(path: Path) -> tuple[RunFolder, bool]:
