@@ -256,6 +256,13 @@ def test_calls_before_and_after_all_steps_are_in_no_step() -> None:
     assert milliseconds(in_blocks(made, [0], [1], [2], [3], [4])) == [(100, 10, 10), (100, 0, 0)]
 
 
+def test_another_program_of_the_rank_read_at_the_same_time_does_not_change_the_steps() -> None:
+    steps = [(0, "allreduce", MAIN, start, start + 10) for start in (20, 120)]
+    another = [(0, "allreduce", MAIN, start, start + 10) for start in (500, 520, 540)]
+    made = recording([*steps, *another], {0: [0, 100, 200]})
+    assert milliseconds(in_blocks(made, [2], [0], [3], [1], [4])) == [(100, 10, 10), (100, 10, 10)]
+
+
 @given(
     st.lists(
         st.tuples(

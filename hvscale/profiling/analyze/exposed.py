@@ -128,7 +128,10 @@ class Exposure(Reducer["_Covered | None"]):
             return None
         end = events.start_ns + events.duration_ns
         thread = np.where(self._blocking[events.operation], events.thread, NO_THREAD)
-        return rank.cover(np.stack([events.start_ns, end, thread]))
+        # The calls of another program of the rank, read at the same time, lie outside the steps.
+        inside = (events.start_ns < rank.last_ns) & (end > rank.first_ns)
+        calls = np.stack([events.start_ns, end, thread]).compress(inside, axis=1)
+        return rank.cover(calls) if calls.size else None
 
     def add(self, part: Part, found: "_Covered | None") -> None:
         if found is not None:
@@ -162,6 +165,7 @@ class _RankExposure:
 
     def __init__(self, edges_ns: NDArray[np.int64], marking_thread: NDArray[np.int64]) -> None:
         self._edges, self._marking_thread = edges_ns, marking_thread
+        self.first_ns, self.last_ns = int(edges_ns[0]), int(edges_ns[-1])
         self._threads = np.unique(marking_thread).tolist()
         # Start, end and thread of calls by their start, before which others may come.
         self._waiting = np.empty((3, 0), np.int64)
