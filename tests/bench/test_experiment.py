@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -221,12 +222,23 @@ def test_a_statement_beyond_the_measured_range_is_inconclusive() -> None:
     assert find([*found, *of_backends(1, 2, np=64)], "faster", **parameters).verdict == HOLDS
     assert find(found, "faster", **parameters, by_percent=60).verdict == FAILS
     assert find(found, "faster", **parameters, somewhere=True).verdict == HOLDS
+    # What holds somewhere may do so where it was not measured.
+    assert find(found, "faster", **parameters, by_percent=60, somewhere=True).verdict == UNKNOWN
+    shares = of_settings("share", opt=[0.93, 0.94, 0.95], mpi=[0.4, 0.41, 0.42])
+    shares = [replace(one, labels={**one.labels, "np": 4}) for one in shares]
+    verdicts = [
+        find(shares, "share-above", percent=percent, somewhere=True, where=parameters["where"]).verdict
+        for percent in (90, 98)
+    ]
+    assert verdicts == [HOLDS, UNKNOWN]
     only_gloo = series(2, backend="gloo", np=64)
     assert find([*found, only_gloo], "faster", **parameters).verdict == UNKNOWN
     other_size = [one for np, bytes_ in ((2, 8), (64, 8), (2, 16)) for one in of_backends(1, 2, np=np, bytes=bytes_)]
     assert find(other_size, "faster", **parameters).reason.startswith("measured up to np 2, not np 32;")
     small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
     assert (small.verdict, small.reason.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
+    larger = {"where": {"bytes": {"from": "1K"}}, "up_to": "4K"}
+    assert find(by_sizes({8: (2, 1), 4096: (1, 2)}), "faster-when-small", **BOTH, **larger).verdict == HOLDS
 
 
 def test_one_round_is_inconclusive() -> None:
@@ -453,7 +465,13 @@ along = "bytes"
         ("[small.sums]", '[small."../sums"]', "small.../sums: String should match"),
         ("along = ", "alnog = ", "statements.0.alnog: unknown key; did you mean along?"),
         ('"time-grows"', '"time-grow"', "statements.0.kind: time-grow: unknown kind; did you mean time-grows?"),
-        ("{ backend", "{ bakcend", "statements.0.where.bakcend: give a value, a list of values, or { from"),
+        ("{ backend", "{ bakcend", "statements.0.where.bakcend: unknown key; did you mean backend?"),
+        ('"openmpi" }', "1.5 }", "statements.0.where.backend: give a value, a list of values, or { from"),
+        (
+            VALID_FILE[VALID_FILE.index("kind") :],
+            'kind = "share-above"\npercent = nan\n',
+            "percent: Input should be a finite",
+        ),
         ('{ backend = "openmpi" }', '{ bytes = "many" }', "bytes many: invalid size"),
         ("along", "[", "is not valid TOML"),
     ],

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from hvscale.bench.experiments.entries import ENTRIES, Entry
+from hvscale.bench.experiments.series import KEYS
 from hvscale.bench.experiments.statements import STATEMENTS, Statement
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_text
@@ -86,7 +87,10 @@ def problem(error: ValidationError) -> str:
     if first["type"] == "union_tag_not_found":
         return f"{place}: {context['discriminator'].strip(chr(39))} is missing. Known: {', '.join(kinds)}"
     if len(loc) > SELECTOR and loc[0] == "statements":
-        return f"{'.'.join(map(str, (*loc[:2], *loc[3:SELECTOR])))}: give a value, a list of values, or {{ from = VALUE, to = VALUE }}"
+        place = ".".join(map(str, (*loc[:2], *loc[3:SELECTOR])))
+        if loc[-1] == "[key]":
+            return f"{place}: {suggest_name('key', str(loc[-2]), KEYS)}"
+        return f"{place}: give a value, a list of values, or {{ from = VALUE, to = VALUE }}"
     if first["type"] == "extra_forbidden":
         known = kinds.get(str(loc[2]), Experiment) if len(loc) > len(("small", "name", "kind")) else Experiment
         return f"{place}: {suggest_name('key', str(loc[-1]), known.model_fields)}"

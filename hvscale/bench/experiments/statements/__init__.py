@@ -106,7 +106,7 @@ class Statement(BaseModel, ABC):
     for all. `unit`: of those series.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     kind: str
     claim: Annotated[str, Field(min_length=1)]
@@ -121,8 +121,13 @@ class Statement(BaseModel, ABC):
 
     @property
     def claimed_range(self) -> Selector:
-        """The range of the claim. The claim cannot hold if a smaller range was measured."""
+        """The range of the claim. If a smaller range was measured, `needs_range` is not proven."""
         return self.where
+
+    @property
+    def needs_range(self) -> Verdict:
+        """The verdict that only measurements of the whole range prove."""
+        return "holds"
 
     def test(self, series: Sequence[Series], unavailable: Sequence[Unavailable] = ()) -> Finding:
         """Test the claim on the measured series.
@@ -135,7 +140,7 @@ class Statement(BaseModel, ABC):
         if not finding.comparisons and lacking:
             return Finding(verdict="cannot be tested here", reason="; ".join(lacking))
         missing = self.missing_range(series)
-        if finding.verdict != "holds" or not missing:
+        if finding.verdict != self.needs_range or not missing:
             return finding
         return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{missing}; {finding.reason}"})
 
@@ -162,6 +167,19 @@ class Statement(BaseModel, ABC):
     @abstractmethod
     def test_measured(self, series: Sequence[Series]) -> Finding:
         """Test the claim, whether or not its whole range was measured."""
+
+
+class SomewhereStatement(Statement):
+    """A claim about all comparisons, or with `somewhere` about at least one.
+
+    One comparison proves what holds somewhere, whatever range was measured.
+    """
+
+    somewhere: bool = False
+
+    @property
+    def needs_range(self) -> Verdict:
+        return "does not hold" if self.somewhere else "holds"
 
 
 class PairStatement(Statement):

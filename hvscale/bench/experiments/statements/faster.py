@@ -6,13 +6,14 @@ from functools import partial
 from statistics import fmean
 from typing import ClassVar, Literal
 
-from hvscale.bench.experiments.series import Bytes, PercentChange, Selector, Series, ValueRange, change
+from hvscale.bench.experiments.series import Bytes, PercentChange, Selector, Series, ValueRange, change, select
 from hvscale.bench.experiments.statements import (
     NOT_MEASURED,
     Finding,
     Limit,
     PairStatement,
     Quantity,
+    SomewhereStatement,
     change_quantities,
     corrected_confidence,
     groups,
@@ -24,20 +25,14 @@ from hvscale.core.units import human_bytes
 
 
 @register
-class Faster(PairStatement):
+class Faster(PairStatement, SomewhereStatement):
     """`of` saves more than `by_percent` of the time of `than`: everywhere, or with `somewhere` in
     at least one comparison.
     """
 
     kind: Literal["faster"]
     by_percent: float = 0
-    somewhere: bool = False
     metric: ClassVar[str] = "saves %"
-
-    @property
-    def claimed_range(self) -> Selector:
-        """Empty with `somewhere`: one comparison is enough, whatever range was measured."""
-        return {} if self.somewhere else self.where
 
     def test_measured(self, series: Sequence[Series]) -> Finding:
         limit = Limit(self.by_percent, above=True)
@@ -91,7 +86,8 @@ class FasterWhenSmall(PairStatement):
         return {**self.where, "bytes": ValueRange(to=self.up_to)}
 
     def test_measured(self, series: Sequence[Series]) -> Finding:
-        finding = judge(savings(self.pairs(series, self.claimed_range)), Limit(0, above=True))
+        small = select(series, {"bytes": ValueRange(to=self.up_to)})
+        finding = judge(savings(self.pairs(small)), Limit(0, above=True))
         if not finding.comparisons:
             return finding
         by_size = groups(self.pairs(series), "bytes")

@@ -10,6 +10,7 @@ from hvscale.bench.experiments.statements import (
     Limit,
     PairStatement,
     Quantity,
+    SomewhereStatement,
     Statement,
     judge,
     names,
@@ -19,20 +20,15 @@ from hvscale.core.statistics import student
 
 
 @register
-class HigherShare(PairStatement):
+class HigherShare(PairStatement, SomewhereStatement):
     """The share of `of` is more than `by_points` percentage points above that of `than`:
     everywhere, or with `somewhere` in at least one comparison.
     """
 
     kind: Literal["higher-share"]
     by_points: float = 0
-    somewhere: bool = False
     metric: ClassVar[str] = "points"
     unit: ClassVar[Unit] = "share"
-
-    @property
-    def claimed_range(self) -> Selector:
-        return {} if self.somewhere else self.where
 
     def test_measured(self, series: Sequence[Series]) -> Finding:
         pairs = self.pairs(series)
@@ -41,12 +37,11 @@ class HigherShare(PairStatement):
 
 
 @register
-class ShareAbove(Statement):
+class ShareAbove(SomewhereStatement):
     """A share is above `percent`: everywhere, or with `somewhere` in at least one place."""
 
     kind: Literal["share-above"]
     percent: float
-    somewhere: bool = False
     metric: ClassVar[str] = "%"
     unit: ClassVar[Unit] = "share"
 
