@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import math
 import os
 import pty
 import re
@@ -304,7 +305,13 @@ def test_damaged_figures_leave_the_run_listed(hvscale: Run, make_run: MakeRun) -
     (run / "hvprof/rank-00000.hvp").write_bytes(b"hvprof\r\n" + bytes(100))
     other = make_run("b")
     (other / "result.json").write_text(json.dumps({"images_per_second": 1.0, "np": 7}))
-    entries = {entry["name"]: entry for entry in listed(hvscale)}
+    speeds = [{"throughput": speed} for speed in (10**400, math.nan, math.inf, -1, 5)]
+    make_study(run.parent, "foreign", command=["\ud800"], unit="images/s", runs=speeds)
+    entries = {entry["name"]: entry for entry in listed(hvscale, "--csv", "runs.csv")}
+    assert (entries["foreign"]["images_per_second"], entries["foreign"]["command"]) == (
+        5,
+        ["\N{REPLACEMENT CHARACTER}"],
+    )
     assert (entries["a"]["images_per_second"], entries["a"]["communication_share"]) == (4, None)
     assert "line 2 is damaged" in entries["a"]["problem"]
     assert entries["b"]["images_per_second"] is None

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -25,6 +26,7 @@ SCHEMA_BYTES = 256  # a document begins with its schema
 PREDICTION = "prediction"  # the document of `hvscale predict`, which records neither folder nor state
 RECENT_BYTES = 1 << 14  # of a longer steps.jsonl, about a hundred steps: listings must be quick
 IMAGES = "images/s"
+UNENCODABLE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
 
 
 class RunEntry(BaseModel):
@@ -223,7 +225,7 @@ def _read_study(path: Path, study: StudyFile, now: float) -> RunEntry:
     if study.content is None:
         return RunEntry(**common, state=UNREADABLE, problem=study.problem)
     content = study.content
-    state = str(content.get("state", "finished"))
+    state = _text(content.get("state", "finished"))
     numbers = [
         number for name in ("np", "nps", "workers", "predict_np") for number in _whole_numbers(content.get(name))
     ]
@@ -231,12 +233,17 @@ def _read_study(path: Path, study: StudyFile, now: float) -> RunEntry:
     return RunEntry(
         **common,
         state="interrupted" if state in OPEN_STATES and is_abandoned(path) else state,
-        command=[str(word) for word in (command if isinstance(command, list) else [command]) if word is not None],
+        command=[_text(word) for word in (command if isinstance(command, list) else [command]) if word is not None],
         np=max(numbers, default=None),
         np_min=min(numbers, default=None),
         placement=", ".join(_placements(content)) or None,
         images_per_second=_fastest(content),
     )
+
+
+def _text(value: Any) -> str:
+    """A value as text that can be written to a file."""
+    return UNENCODABLE.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
 def _whole_numbers(value: Any) -> list[int]:
@@ -247,11 +254,11 @@ def _placements(content: dict[str, Any]) -> list[str]:
     """The placements of a study's runs, each once."""
     listed, launch = content.get("placements"), content.get("launch")
     if isinstance(listed, list):
-        return [str(one) for one in listed]
+        return [_text(one) for one in listed]
     if not isinstance(launch, dict):
         return []
     variants = [one for one in launch.values() if isinstance(one, dict)] or [launch]
-    return list(dict.fromkeys(str(one.get("placement", DEFAULT_PLACEMENT)) for one in variants))
+    return list(dict.fromkeys(_text(one.get("placement", DEFAULT_PLACEMENT)) for one in variants))
 
 
 def _fastest(content: dict[str, Any]) -> float | None:
@@ -260,7 +267,9 @@ def _fastest(content: dict[str, Any]) -> float | None:
     if content.get("unit") != IMAGES or not isinstance(runs, list):
         return None
     speeds = [run.get("throughput") for run in runs if isinstance(run, dict)]
-    return max((float(speed) for speed in speeds if isinstance(speed, int | float)), default=None)
+    # Any program may have written the document: NaN, infinity, or an integer that no float holds.
+    known = (float(one) for one in speeds if isinstance(one, int | float) and 0 < one <= sys.float_info.max)
+    return max(known, default=None)
 
 
 def walk(path: Path) -> Contents:
