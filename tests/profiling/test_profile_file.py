@@ -1,5 +1,7 @@
 """The reader, with intact, truncated and damaged files, and with other content."""
 
+import errno
+import fcntl
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -270,6 +272,30 @@ def test_one_damaged_file_does_not_affect_the_others(make_run: MakeRun) -> None:
     (run.hvprof / "rank-00000.hvp").write_bytes(b"")
     with pytest.raises(RequestError, match=r"rank-00000\.hvp is not a profile"):
         breakdown(run)
+
+
+@pytest.mark.parametrize(("lock", "runs"), [(fcntl.LOCK_SH, True), (fcntl.LOCK_EX, False)])
+def test_a_process_that_runs_shares_its_lock_and_another_reader_does_not(lock: int, runs: bool, tmp_path: Path) -> None:
+    path = tmp_path / "rank-00000.hvp"
+    path.write_bytes(WHOLE)
+    with path.open("rb") as other:
+        fcntl.flock(other, lock)
+        profile = ProfileFile(path)
+        assert sum(map(len, profile.chunks())) == COUNT
+    assert profile.being_written == runs
+
+
+def test_without_locks_a_profile_that_grew_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "as on NFS")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "rank-00000.hvp"
+    path.write_bytes(WHOLE)
+    profile = ProfileFile(path)
+    path.write_bytes(synthetic.profile(COUNT + 16))
+    assert sum(map(len, profile.chunks())) == COUNT
+    assert profile.being_written
 
 
 def test_trimming_keeps_all_records_and_damaged_files(make_run: MakeRun) -> None:

@@ -348,13 +348,28 @@ class ProfileFile:
         """Whether its process locks the file on this host, or has written since it was opened."""
         try:
             with open_regular(self.path) as stream:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if _is_locked_by_its_process(stream):
                     return True
                 return read_header(self.path, stream).reserved_records != self.header.reserved_records
         except (OSError, RequestError):
             return False
+
+
+def _is_locked_by_its_process(stream: IO[bytes]) -> bool:
+    """Whether a recording process shares its lock; False where locks are not supported."""
+    try:
+        # Another reader that asks the same excludes all others for a moment.
+        return not _locks(stream, fcntl.LOCK_EX) and _locks(stream, fcntl.LOCK_SH) and not _locks(stream, fcntl.LOCK_EX)
+    except OSError:  # NFS gives no exclusive lock on a file that is open for reading only
+        return False
+
+
+def _locks(stream: IO[bytes], kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _distinct(values: NDArray[np.uint64]) -> set[int]:
