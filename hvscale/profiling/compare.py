@@ -123,6 +123,8 @@ def read_profiled_run(
         )
     if not len(recording.events) and recording.totals is None:
         require_complete(run, recording.incomplete)
+        if recording.ranks:
+            raise RequestError(f"the profile of {run.path} has no collective: `hvscale breakdown` shows what it has")
         raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
     reject_files_of_another_run(run, record, recording)
     return ProfiledRun(str(run.path), record, recording, log, step_edges(recording, log))

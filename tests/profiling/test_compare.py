@@ -23,9 +23,12 @@ from hvscale.profiling.compare import (
     compare_profiled_runs,
     divide_into_steps,
     median_step,
+    read_profiled_run,
     reject_files_of_another_run,
 )
 from hvscale.studies.run_report.compare_tables import write_comparison_csv
+from tests.profiling import synthetic
+from tests.profiling.conftest import MakeRun
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 START_NS = int(NOW.timestamp()) * 10**9
@@ -329,3 +332,10 @@ def test_marked_steps_are_taken_as_they_are() -> None:
     assert comparison.step is not None
     assert comparison.step.seconds_before == pytest.approx(STEP_SECONDS)
     assert comparison.total.calls_before == 4 * NP
+
+
+def test_a_profile_without_a_collective_is_not_called_missing(make_run: MakeRun) -> None:
+    run = make_run(1)
+    (run.hvprof / "rank-00000.hvp").write_bytes(synthetic.head(0, 1 << 20))
+    with pytest.raises(RequestError, match="the profile of .* has no collective"):
+        read_profiled_run(run)
