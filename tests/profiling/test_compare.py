@@ -337,5 +337,5 @@ def test_marked_steps_are_taken_as_they_are() -> None:
 def test_a_profile_without_a_collective_is_not_called_missing(make_run: MakeRun) -> None:
     run = make_run(1)
     (run.hvprof / "rank-00000.hvp").write_bytes(synthetic.head(0, 1 << 20))
-    with pytest.raises(RequestError, match="the profile of .* has no collective"):
+    with pytest.raises(RequestError, match=r"the profile of .* has no collective"):
         read_profiled_run(run)
