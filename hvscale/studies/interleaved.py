@@ -59,7 +59,8 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
                 if variant not in self.failed:
                     progress.starting(self.name(variant), repeat)
                     record = self.run_variant(variant, repeat)
-                    progress.measured(self.name(variant), repeat, *self.result(record))
+                    value, unit = self.result(record) if record.problem is None else (None, None)
+                    progress.measured(self.name(variant), repeat, value, unit)
 
     def run_variant(self, variant: Variant, repeat: int) -> Run:
         """Run the variant, unless a finished run exists, and add the result to the document."""
@@ -118,7 +119,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
 
     @abstractmethod
     def result(self, record: Run) -> tuple[float | None, str | None]:
-        """The value and unit that progress shows for a run; None if it failed."""
+        """The value and unit that progress shows for a run that counts."""
 
 
 def named_failure(what: str, error: HvscaleError) -> HvscaleError:

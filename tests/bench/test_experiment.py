@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,13 @@ from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
+from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.progress import RunProgress
 from hvscale.studies.base import load_previous
 from tests.conftest import MPICH_PREFIX
+from tests.profiling.synthetic import head, records
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))
 STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
@@ -590,10 +593,50 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
         WrongResult(backend="openmpi", bytes=8, in_place=False, wrong=1, rank=0, element=0, got=1, expected=2)
     ]
     folder.mkdir(parents=True)
+    (folder / "bench.json").write_bytes(b"\xff")
+    measurement.check_folder()  # what is damaged is measured again
     (folder / "bench.json").write_text(to_json(document))
     with pytest.raises(UntrustedError, match="wrong allreduce of 8 bytes"):
         measurement.measure(RunProgress(1, 2), warn=lambda text: None)
     assert [one.name for one in folder.parent.iterdir()] == [folder.name]
+
+
+def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        """title = "A job"
+        small.job = { measure = "command", program = "job", command = ["true"], np = 2, repeat = 3 }"""
+    )
+    [measurement] = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements
+    study = measurement.study  # type: ignore[attr-defined]
+    warnings: list[str] = []
+    study.tell_user = warnings.append
+    made = records(8)
+    profiles = [head(8, 8, rank, made) + made.tobytes() for rank in (0, 1)]
+    [variant] = study.variants
+    for repeat, files in enumerate((profiles, profiles[:1], [b"damaged"]), 1):
+        run = RunFolder.create(tmp_path / f"folder/job/host-library-repeat-{repeat}")
+        run.write(
+            RunRecord(
+                command=["true"],
+                np=2,
+                state="finished",
+                library=Library(flavour="Open MPI", version="5"),
+                host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
+                working_directory="/",
+                started_at=datetime.now(UTC),
+                ranks=[RankEnd(rank=rank, host="h", pid=1, started_at=1.0, ended_at=3.0) for rank in (0, 1)],
+            )
+        )
+        for rank, content in enumerate(files):
+            (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(content)
+        run.unlock()
+        study.run_variant(variant, repeat)
+    found = {one.labels["operation"]: sorted(one.values) for one in measurement.series()}
+    assert found.pop("job") == [1, 2, 3]
+    assert found
+    assert all(repeats == [1] for repeats in found.values())
+    assert [text.partition(":")[0] for text in warnings] == ["host, library, repeat 2", "host, library, repeat 3"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class SettingsComparison(ComparisonDocument):
         return SettingsRow(
             settings=name,
             knobs=self.launch[name].knobs,
-            runs=[run.folder for run in self.runs if run.name == name and run.throughput is not None],
+            runs=[run.folder for run in self.runs if run.name == name and run.repeat in throughputs],
             throughputs=list(throughputs.values()),
             throughput=estimate(list(throughputs.values())),
             gain=ratio(throughputs, baseline) if name != self.baseline else None,

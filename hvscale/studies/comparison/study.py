@@ -62,9 +62,15 @@ class ComparisonDocument(InterleavedDocument):
         return next(iter(self.launch))
 
     def measured(self, name: str, by: Measure) -> dict[int, float]:
-        """The results of the variant `name`, by repeat."""
-        found = {run.repeat: getattr(run, by) for run in self.runs if run.name == name}
+        """The results of the variant `name`, by repeat, of runs that count."""
+        found = {run.repeat: getattr(run, by) for run in self.runs if run.name == name and run.problem is None}
         return {repeat: value for repeat, value in found.items() if value is not None}
+
+    def read_profile(self, run: RunFolder) -> None:
+        """Keep the figures that the document needs from the profile of a finished run.
+
+        Raises RequestError or UntrustedError if the profile is damaged or incomplete.
+        """
 
     @abstractmethod
     def tabulate(self) -> None:
@@ -131,9 +137,10 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         profiled_launch(self.document.command, options, replace(self.hooks, warn=self.warn))
 
     def read(self, variant: str, run: RunFolder, record: RepeatedRun) -> None:
-        """Read the throughput and seconds of a run.
+        """Read the throughput, the seconds and the profile of a run.
 
-        The first run decides which of the two is compared: seconds if it reports no throughput.
+        The first run decides which of the first two is compared: seconds if it reports no
+        throughput. A profile that cannot be trusted is left out with a warning.
         """
         document = self.document
         read = read_throughput if document.measured_by == "throughput" else find_throughput
@@ -145,6 +152,10 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         elif found is not None:
             record.throughput, record.source, document.unit = found.value, found.source, found.unit
         record.seconds = rank_seconds(run)
+        try:
+            document.read_profile(run)
+        except (RequestError, UntrustedError) as error:
+            self.warn(f"{variant}, repeat {record.repeat}: the times of its messages are left out: {error}")
 
     def result(self, record: RepeatedRun) -> tuple[float | None, str | None]:
         is_throughput = self.document.measured_by == "throughput"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
 from hvscale.bench.collectives import backends
 from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions, wrong_result_message
@@ -23,6 +23,7 @@ from hvscale.bench.experiments.entries import (
     with_collectives,
 )
 from hvscale.bench.experiments.series import Key, Series, Value
+from hvscale.core.documents import from_json
 from hvscale.core.errors import HvscaleError, RequestError, UntrustedError
 from hvscale.core.files import read_text
 from hvscale.core.run_folder import Host
@@ -206,8 +207,8 @@ class CollectiveMeasurement(MeasurementDefaults):
         """
         for folder in folders(self.path, variant, repeat, new=False):
             try:
-                document = BenchDocument.model_validate_json(read_text(folder / "bench.json"))
-            except (OSError, ValidationError):
+                document = from_json(BenchDocument, read_text(folder / "bench.json"))
+            except (OSError, ValueError):
                 continue
             if document.state == "finished":
                 self.check_same(variant, document, folder)

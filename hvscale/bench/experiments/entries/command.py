@@ -18,7 +18,7 @@ from hvscale.bench.experiments.entries import (
 from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import as_columns, estimate
-from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.breakdown import breakdown, require_complete
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy
 
@@ -41,17 +41,17 @@ class CommandRow(BaseModel):
 class CommandDocument(ComparisonDocument):
     """bench-command.json in the measurement's folder.
 
-    `messages`: `message_seconds` by run folder.
+    `messages`: `message_seconds` by run folder, without those of incomplete profiles.
     """
 
     schema_: Literal["hvscale/bench-command/1"] = "hvscale/bench-command/1"
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
     rows: list[CommandRow] = Field(default_factory=list)
 
+    def read_profile(self, run: RunFolder) -> None:
+        self.messages[run.path.name] = message_seconds(run)
+
     def tabulate(self) -> None:
-        for run in self.runs:
-            if run.problem is None and run.folder not in self.messages:
-                self.messages[run.folder] = message_seconds(RunFolder(Path(self.folder) / run.folder))
         self.rows = [
             CommandRow(
                 name=name,
@@ -79,9 +79,13 @@ class CommandDocument(ComparisonDocument):
 def message_seconds(run: RunFolder) -> dict[str, float]:
     """Seconds of the slowest rank in all messages of each operation, without Horovod's coordination
     messages.
+
+    Raises RequestError if no profile can be read, UntrustedError if messages are missing.
     """
+    found = breakdown(run)
+    require_complete(run, found.incomplete)
     by_rank: dict[str, dict[int, float]] = {}
-    for row in breakdown(run).rank_rows:
+    for row in found.rank_rows:
         seconds = by_rank.setdefault(row.operation, {})
         seconds[row.rank] = seconds.get(row.rank, 0.0) + row.seconds - row.bitwise_seconds
     return {operation: max(seconds.values()) for operation, seconds in by_rank.items()}

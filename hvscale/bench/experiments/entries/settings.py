@@ -89,12 +89,11 @@ class SettingsDocument(ComparisonDocument):
     hit_rates: dict[str, float | None] = Field(default_factory=dict)
     rows: list[SettingsRow] = Field(default_factory=list)
 
+    def read_profile(self, run: RunFolder) -> None:
+        self.messages[run.path.name] = message_seconds(run)
+        self.hit_rates[run.path.name] = hit_rate(run)
+
     def tabulate(self) -> None:
-        for run in self.runs:
-            if run.problem is None and run.folder not in self.messages:
-                folder = RunFolder(Path(self.folder) / run.folder)
-                self.messages[run.folder] = message_seconds(folder)
-                self.hit_rates[run.folder] = hit_rate(folder)
         self.rows = [self._row(name, variant) for name, variant in self.variants.items() if self.folders(name)]
 
     def _row(self, name: str, variant: Variant) -> SettingsRow:
