@@ -21,6 +21,7 @@ NUMBER = r"([0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)"
 # The last lines of the synthetic benchmarks among Horovod's examples.
 HOROVOD_TOTAL = re.compile(rf"Total img/sec on (\d+) .+?\(s\): {NUMBER}")
 HOROVOD_PER_RANK = re.compile(rf"Img/sec per [^:]+: {NUMBER}")
+THOUSANDS = re.compile(r"\A[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 PER_RANK, TOTAL = "per_rank", "total"
 WARMUP_STEPS = 3  # slower, because memory is allocated and kernels are compiled
 
@@ -190,12 +191,12 @@ def rank_seconds(run: RunFolder) -> float:
 
 
 def number(text: str | None, run: RunFolder, rank: int) -> float:
-    """Parse a number, also one such as `1,234.5`.
+    """Parse a number, also one such as `1,234.5`, but not a decimal comma.
 
     Raises RequestError if it is not a finite number above zero.
     """
     try:
-        value = float((text or "").replace(",", ""))
+        value = float(THOUSANDS.sub(lambda found: found[0].replace(",", ""), (text or "").strip().rstrip(",")))
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

@@ -64,7 +64,7 @@ def test_a_trainer_s_result_of_another_number_of_ranks_is_not_trusted(run: RunFo
 
 
 def test_the_median_of_several_matches_is_used(run: RunFolder) -> None:
-    run.log(0).write_text("".join(f"epoch: {speed} images/s\n" for speed in ("1", "1,000.5", "900", "1100", "9e3")))
+    run.log(0).write_text("".join(f"epoch: {speed} images/s\n" for speed in ("1", "1,000.5", "900", "1,100,", "9e3")))
     assert read(run, 1, r"epoch: (\S+) images/s").value == 1000.5
 
 
@@ -79,7 +79,7 @@ def test_per_rank_throughput_is_the_mean_times_np(run: RunFolder) -> None:
     assert read(run, 4, "own (?P<per_rank>[0-9]+)").value == 80
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "fast", "nan", "inf", "", "1.2.3"])
+@pytest.mark.parametrize("text", ["0", "-3", "fast", "nan", "inf", "", "1.2.3", "12,5", "0,125", "1.234,5"])
 def test_an_invalid_match_is_an_error(run: RunFolder, text: str) -> None:
     run.log(0).write_text(f"speed <{text}>\n")
     with pytest.raises(RequestError, match="is not a valid throughput"):
