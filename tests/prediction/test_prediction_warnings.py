@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hvscale.prediction.model.costs import HorovodSettings
+from hvscale.prediction.model.horovod_loop import simulate
+from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples
-from hvscale.prediction.predict import Measurements, PredictionRequest, warnings
+from hvscale.prediction.predict import Measurements, PredictionRequest, larger_than_measured, warnings
 from hvscale.prediction.settings import PredictedSettings, recorded_settings
-from tests.prediction.model.jobs import regular_job
+from tests.prediction.model.jobs import SimpleCosts, regular_job
 from tests.prediction.model.test_measured_costs import RING, samples
 
 
@@ -17,3 +20,11 @@ def test_more_ranks_than_cores_should_take_turns(np_: int, round_robin: bool, wa
     settings, request = PredictedSettings(recorded_settings({})), PredictionRequest(np=[np_], cores=2)
     found = warnings(regular_job([1000]), settings, request, Measurements([], [run], []))
     assert any("chrt --rr 1" in one for one in found) == warns
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [([8_000_000] * 2, None), ([8_000_000] * 3, 24e6), ([1000] * 3, None)])
+def test_messages_that_are_larger_than_any_measured_are_found(sizes: list[int], expected: float | None) -> None:
+    """Horovod fuses all tensors into one message; messages of up to 10 MB were measured."""
+    job, settings = regular_job(sizes, interval=1e-6), HorovodSettings(fusion_bytes=64 << 20)
+    for costs, found in ((fit_costs([samples(RING, 4)], cores=None), expected), (SimpleCosts(), None)):
+        assert larger_than_measured(costs, simulate(job, settings, costs, 4, chains=4, steps=4)) == found

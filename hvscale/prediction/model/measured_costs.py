@@ -43,6 +43,10 @@ MAX_DEVIATION = 0.3, 0.3, 0.1
 # Messages of a step are slow or fast together: a run of 20 steps counts as 20 independent ones.
 INDEPENDENT = 20
 EXPONENT_LIMIT = 2.5
+# Of the logarithm of a message's time, if it is at least FAR_LARGER times as large as any measured
+# one (root mean square of ten fits to the smaller messages of runs, benchmarks/RESULTS.md).
+LARGER_ERROR = 0.25
+FAR_LARGER = 4
 HEADERS = 1514 / 1448  # bytes of an Ethernet frame over those that TCP carries in it
 ALIKE = 1.005  # errors of two algorithms' fits that do not distinguish them
 # The error of an algorithm that libraries use for short messages only counts as so much more.
@@ -154,10 +158,14 @@ class MeasuredCosts:
     """Bytes of an all-reduce, and what the formula is multiplied by there; ascending."""
     burst: Burst | None
     largest_np: int
+    largest_bytes: float
+    """Of the measured all-reduces; the cost of larger ones is extrapolated."""
     description: str
     cores: int | None
     handling: "Handling"
     blocking: bool = True
+    error_of_larger: Floats | None = None
+    """Of the logarithm of their time, drawn for each job; None: none."""
 
     def with_link(self, bytes_per_second: float) -> "MeasuredCosts":
         """The same on a link of another rate, with the same share of it that arrives as data."""
@@ -169,7 +177,8 @@ class MeasuredCosts:
 
     def perturbed(self, chains: int, seed: int = 3) -> "MeasuredCosts":
         """Parameters drawn from the fit's posterior: (chains,) each."""
-        drawn = np.random.default_rng(seed).multivariate_normal(np.zeros(4), self.covariance, size=chains).T
+        generator = np.random.default_rng(seed)
+        drawn = generator.multivariate_normal(np.zeros(4), self.covariance, size=chains).T
         old = self.formula
         formula = Formula(
             old.algorithm,
@@ -179,7 +188,7 @@ class MeasuredCosts:
             np.maximum(old.crowding_exponent + drawn[3], 0),
             old.copies_wait,
         )
-        return replace(self, formula=formula)
+        return replace(self, formula=formula, error_of_larger=LARGER_ERROR * generator.standard_normal(chains))
 
     def ranks_per_core(self, np_: int) -> float:
         return 0.0 if self.cores is None else np_ / self.cores
@@ -189,8 +198,16 @@ class MeasuredCosts:
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
-        factors = factor(self.factors, bytes)
+        factors = factor(self.factors, bytes) * self._factor_of_larger(bytes)
         return seconds * factors + 2 * self.handling.seconds * self.crowding(np)
+
+    def _factor_of_larger(self, sizes: Floats) -> Floats | float:
+        """As drawn, for messages larger than the measured ones; it grows with their size."""
+        if self.error_of_larger is None:
+            return 1.0
+        reached = np.log(np.maximum(sizes, 1) / self.largest_bytes) / np.log(FAR_LARGER)
+        found: Floats = np.exp(self.error_of_larger * np.clip(reached, 0, 1))
+        return found
 
     def sent_bytes(self, bytes: Floats, np: int) -> Floats:
         return bytes * ALGORITHMS[self.formula.algorithm](np).bytes
@@ -253,6 +270,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         factors=_factors(formula, messages, burst),
         burst=burst,
         largest_np=max(run.np for run in messages),
+        largest_bytes=max(float(run.bytes.max()) for run in messages),
         handling=ON_GPU if over_nccl else _fit_handling(messages),
         blocking=not over_nccl,
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
@@ -272,7 +290,11 @@ def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCo
         return costs
     rate = there[0].bytes_per_second
     as_measured = costs if rate is None else costs.with_link(rate)
-    return replace(costs, factors=_factors(as_measured.formula, there, as_measured.burst))
+    return replace(
+        costs,
+        factors=_factors(as_measured.formula, there, as_measured.burst),
+        largest_bytes=max(costs.largest_bytes, *(float(run.bytes.max()) for run in there)),
+    )
 
 
 def is_like_more_ranks(run: Samples) -> bool:

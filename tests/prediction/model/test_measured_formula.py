@@ -28,6 +28,7 @@ COSTS = MeasuredCosts(
     factors=((1e4, 1.0), (1e8, 3.0)),
     burst=Burst(5e5, 1e8),
     largest_np=4,
+    largest_bytes=1e6,
     description="a test",
     cores=2,
     handling=Handling(1e-3, 1e-9),
