@@ -121,14 +121,16 @@ def test_draws_of_the_posterior_scatter_around_the_fit() -> None:
 
 
 def test_larger_messages_than_the_measured_ones_are_less_certain() -> None:
-    """Nothing is added up to the largest measured size, and the whole error from four times that."""
+    """Nothing is added up to the largest measured size, all of the error from four times that."""
     run = samples(RING, 4)
     costs = fit_costs([run], cores=None)
     assert costs.largest_bytes == run.bytes.max()
     drawn = costs.perturbed(4000)
     for times, expected in ((0.01, 0.0), (1, 0.0), (2, 0.125), (4, 0.25), (1000, 0.25)):
         sizes = np.full(4000, times * costs.largest_bytes)
-        added = np.log(drawn.message_seconds(sizes, 64) / replace(drawn, error_of_larger=None).message_seconds(sizes, 64))
+        added = np.log(
+            drawn.message_seconds(sizes, 64) / replace(drawn, error_of_larger=None).message_seconds(sizes, 64)
+        )
         assert added.std() == pytest.approx(expected, rel=0.1)
         assert added.mean() == pytest.approx(0, abs=0.02)
 
