@@ -16,7 +16,7 @@ from hvscale.profiling.analyze.exposed import (
     exposed_communication,
     exposure_without_calls,
 )
-from hvscale.profiling.analyze.steps import StepLog
+from hvscale.profiling.analyze.steps import StepLog, step_edges
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.profile_file import StepSums
 
@@ -108,6 +108,14 @@ def test_a_step_is_a_mean_over_the_ranks_that_marked_the_same_steps() -> None:
     # After an overflow, one mark more may be an earlier one.
     overflowed = found(replace(recording(calls, {0: [0, 100], 1: [10, 90, 95]}), overwritten=1))
     assert (overflowed.ranks, milliseconds(overflowed)) == ([0], [(100, 10, 10)])
+
+
+def test_after_an_overflow_only_steps_in_all_rings_count() -> None:
+    calls = [(0, "allreduce", MAIN, 110, 120), (1, "allreduce", MAIN, 120, 150)]
+    made = replace(recording(calls, {0: [-100, 0, 100, 200], 1: [110, 200]}), overwritten=1)
+    result = exposed_communication(made, None, step_edges(made, None))
+    assert result is not None
+    assert (result.ranks, milliseconds(result)) == ([0, 1], [(95, 20, 20)])
 
 
 def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:

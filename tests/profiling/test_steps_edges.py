@@ -135,6 +135,9 @@ def marked(*ranks: list[int], overwritten: int = 0) -> Recording:
         (marked([5, 10, 20, 30], [6, 11]), [5, 10, 20, 30]),  # rank 2 ended early
         (marked([5, 10, 20], [6, 11, 21, 31]), [5, 10, 20]),
         (marked([5, 10, 20], [6, 11], overwritten=1), [5, 10, 20]),
+        # The full ring of rank 2 has lost the calls of the first steps.
+        (marked([5, 10, 20, 30], [19, 31], overwritten=1), [20, 30]),
+        (marked([5, 10, 20, 30], [31], overwritten=1), None),
     ],
 )
 def test_marks_of_the_lowest_rank_are_the_edges(recording: Recording, edges: list[int] | None) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hvscale.profiling.analyze.collectives import match_collectives
-from hvscale.profiling.analyze.steps import StepLog
+from hvscale.profiling.analyze.steps import StepLog, first_mark
 from hvscale.profiling.read.events import Events, EventSource, Part, Recording, Reducer
 from hvscale.profiling.read.profile_file import StepSums
 from hvscale.profiling.read.ring_file import INT64_MAX
@@ -106,15 +106,14 @@ class Exposure(Reducer["_Covered | None"]):
     def __init__(self, recording: Recording, edges_ns: NDArray[np.int64]) -> None:
         """`edges_ns`: the step edges of the lowest rank, from `step_edges`."""
         lowest = min(recording.ranks)
-        marked = {
-            rank: marks[: len(edges_ns)]
-            for rank, marks in recording.steps.items()
-            if len(marks) == len(edges_ns) or (len(marks) == len(edges_ns) + 1 and not recording.overwritten)
-        }
+        marked, threads = {}, {}
+        for rank, marks in recording.steps.items():
+            first = first_mark(recording, marks, edges_ns)
+            own = slice(first, first + len(edges_ns))
+            if len(marks[first:]) == len(edges_ns) or (len(marks) == len(edges_ns) + 1 and not recording.overwritten):
+                marked[rank], threads[rank] = marks[own], recording.step_threads[rank][own]
         if lowest not in marked:
             marked, threads = {lowest: edges_ns}, {lowest: np.full(len(edges_ns), -1)}
-        else:
-            threads = {rank: recording.step_threads[rank][: len(edges_ns)] for rank in marked}
         self._ranks = {rank: _RankExposure(marked[rank], threads[rank]) for rank in sorted(marked)}
         self._seconds = np.mean([np.diff(edges) for edges in marked.values()], axis=0) / 1e9
         self._at_least_ns, self._at_most_ns = np.zeros((2, len(self._seconds)))

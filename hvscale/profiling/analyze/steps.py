@@ -90,7 +90,8 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     """The start of the first step and the ends of all steps, in nanoseconds since 1970.
 
     None if they are unknown. Step marks (`hvscale.profiling.step`) are used as they are, except for
-    a last step that was stopped; the step after the last mark has no end.
+    a last step that was stopped, and steps of which a full ring lost messages; the step after the
+    last mark has no end.
 
     Without marks, the durations in steps.jsonl are aligned with the messages. Every step
     all-reduces the same bytes of gradients, so the message that completes them ends before its step
@@ -99,7 +100,8 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     names = recording.events.operations
     marks = recording.steps.get(min(recording.ranks, default=0), np.empty(0, np.int64))
     if len(marks) > 1:
-        return _without_stopped_step(recording, marks)
+        marks = _marks_in_all_rings(recording, marks) if recording.overwritten else marks
+        return _without_stopped_step(recording, marks) if len(marks) > 1 else None
     # A missing duration would shift all later steps.
     if log is None or log.warning is not None or recording.overwritten or "allreduce" not in names:
         return None
@@ -121,6 +123,15 @@ def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] |
     return edges if plausible.mean() > 0.9 else None
 
 
+def _marks_in_all_rings(recording: Recording, marks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The lowest rank's marks since the ring that begins last: a rank with more calls has fewer
+    steps in its ring.
+    """
+    begins = {part.rank: int(part.times()[:, 1].min()) for part in recording.events.parts if part.slots}
+    begins |= {rank: int(own[0]) for rank, own in recording.steps.items() if len(own)}
+    return marks[int(np.argmin(np.abs(marks - max(begins.values())))) :]
+
+
 def _without_stopped_step(recording: Recording, marks: NDArray[np.int64]) -> NDArray[np.int64]:
     """The lowest rank's marks up to the last step that the other ranks ended too.
 
@@ -132,6 +143,14 @@ def _without_stopped_step(recording: Recording, marks: NDArray[np.int64]) -> NDA
     return marks[:-1] if one_fewer and len(marks) > 2 and not recording.overwritten else marks
 
 
+def first_mark(recording: Recording, own_ns: NDArray[np.int64], edges_ns: NDArray[np.int64]) -> int:
+    """Which of a rank's marks begins the first step.
+
+    After an overflow each rank's ring holds its last steps, which may begin at different steps.
+    """
+    return int(np.argmin(np.abs(own_ns - edges_ns[0]))) if recording.overwritten and len(own_ns) else 0
+
+
 def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
     """The step edges of each rank, from its own marks.
 
@@ -141,9 +160,7 @@ def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int
     found = {}
     for rank in recording.ranks:
         own = recording.steps.get(rank, edges_ns[:0])
-        # After an overflow each rank's ring holds its last steps, which may begin at different
-        # steps.
-        first = int(np.argmin(np.abs(own - edges_ns[0]))) if recording.overwritten and len(own) else 0
+        first = first_mark(recording, own, edges_ns)
         own = own[first : first + len(edges_ns)]
         found[rank] = np.maximum.accumulate(np.concatenate([own, edges_ns[len(own) :]]))
     return found
