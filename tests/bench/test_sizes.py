@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hvscale.bench.collectives import elements, sizes
 from hvscale.bench.collectives.backends import BACKENDS, select, supported_paths
-from hvscale.bench.collectives.document import crossovers, make_row
+from hvscale.bench.collectives.document import BenchRow, crossovers, make_row
 from hvscale.bench.collectives.memory import check_fits
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.bench.collectives.request import SAMPLES, MeasuredSize, Schedule, samples_and_calls
@@ -185,7 +185,7 @@ def test_an_unsupported_request_names_the_back_ends_that_support_it(
         supported_paths(BACKENDS.all()[backend], collective, dtype, device, ["nccl"] if device == "cuda" else [])  # type: ignore[arg-type]
 
 
-def times(name: str, size: int, seconds: float, in_place: bool = False) -> object:
+def times(name: str, size: int, seconds: float, in_place: bool = False) -> BenchRow:
     spread = [0.99 * seconds, seconds, 1.01 * seconds]
     measured = MeasuredSize(
         bytes=size, count=size, in_place=in_place, calls_per_sample=1, seconds=spread, rank_seconds=[seconds]
@@ -197,6 +197,8 @@ def test_a_crossover_lies_between_sizes_with_significantly_different_winners() -
     one = [times("one", size, seconds) for size, seconds in ((4, 1), (16, 2), (64, 8), (256, 30))]
     # Only in place, as with a single tensor; still compared. At 64 bytes the intervals overlap.
     other = [times("other", size, seconds, True) for size, seconds in ((4, 3), (16, 4), (64, 8.01), (256, 10))]
-    [found] = crossovers([*one, *other])  # type: ignore[list-item]
+    [found] = crossovers([*one, *other])
     assert (found.faster_below, found.faster_above, found.bytes) == ("one", "other", 64)
-    assert crossovers(one) == []  # type: ignore[arg-type]
+    assert crossovers(one) == []
+    for change in ({"wrong": 3}, {"seconds_low": None, "seconds_high": None}):  # wrong results, a single sample
+        assert crossovers([*one, *(row.model_copy(update=change) for row in other)]) == []

@@ -138,11 +138,13 @@ def rows_to_compare(rows: Sequence[BenchRow]) -> list[BenchRow]:
 def crossovers(rows: Sequence[BenchRow]) -> list[Crossover]:
     """The crossovers of each pair of back ends, in the order of sizes.
 
-    A crossover is the geometric mean of two sizes between which the faster back end changes.
+    A crossover is the geometric mean of two sizes between which the faster back end changes. The
+    times of wrong results do not count.
     """
     tables: dict[str, dict[int, BenchRow]] = {}
     for row in rows_to_compare(rows):
-        tables.setdefault(row.backend, {})[row.bytes] = row
+        if not row.wrong:
+            tables.setdefault(row.backend, {})[row.bytes] = row
     found = [
         crossover
         for one, other in itertools.combinations(tables.values(), 2)
@@ -166,6 +168,7 @@ def _pair_crossovers(one: dict[int, BenchRow], other: dict[int, BenchRow]) -> li
 
 
 def _is_certainly_faster(faster: BenchRow, slower: BenchRow) -> bool:
-    if faster.seconds_high is None or slower.seconds_low is None:
-        return faster.seconds < slower.seconds
-    return faster.seconds_high < slower.seconds_low
+    """A single sample has no interval, so it shows nothing."""
+    return (
+        faster.seconds_high is not None and slower.seconds_low is not None and faster.seconds_high < slower.seconds_low
+    )
