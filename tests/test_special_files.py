@@ -10,9 +10,10 @@ from hvscale.bench.experiments.experiment_file import read
 from hvscale.comm_tuning.collectives.tables.table import read_table
 from hvscale.comm_tuning.knobs.settings_file import read_settings
 from hvscale.core.errors import RequestError
+from hvscale.trainer.data.images import image_size
 
 
-@pytest.mark.parametrize("reader", [read_settings, read_table, read])
+@pytest.mark.parametrize("reader", [read_settings, read_table, read, image_size])
 @pytest.mark.parametrize("kind", ["a FIFO", "a device"])
 def test_only_regular_files_are_read(tmp_path: Path, reader: Callable[[Path], object], kind: str) -> None:
     file = tmp_path / "file.toml"

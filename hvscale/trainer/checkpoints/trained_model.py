@@ -61,18 +61,26 @@ def known_options(
     return {**known, **shape} if shape is not None and name in EDSR_NAMES else known
 
 
+def weights_in(folder: Path) -> Path:
+    """The final weights in a run folder, or else its newest checkpoint."""
+    try:
+        if (folder / "model.pt").is_file():
+            return folder / "model.pt"
+        newest = store.CheckpointFolder(folder / store.FOLDER, keep=1).files()
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be read: {error.strerror}") from error
+    if not newest:
+        raise RequestError(f"{folder} holds no model.pt and no checkpoints: name the folder of a training run")
+    return newest[0]
+
+
 def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Tensor]]:
     """The model's name and options, and the state dict.
 
     Name and options come from a checkpoint or a result.json beside the weights; otherwise None.
     """
     if is_folder(weights):
-        if (weights / "model.pt").is_file():
-            return read_weights(weights / "model.pt")
-        newest = store.CheckpointFolder(weights / store.FOLDER, keep=1).files()
-        if not newest:
-            raise RequestError(f"{weights} holds no model.pt and no checkpoints: name the folder of a training run")
-        return read_weights(newest[0])
+        return read_weights(weights_in(weights))
     if store.NAME.fullmatch(weights.name):
         try:
             found = store.read(weights)

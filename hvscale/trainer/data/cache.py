@@ -109,13 +109,14 @@ class DecodedCache:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            files = list(self.folder.iterdir())
         except OSError as error:
             raise RequestError(
-                f"cannot write the cache {self.folder}: {error.strerror}. Choose another with --cache-dir, or turn it off with --cache-gb 0"
+                f"cannot use the cache {self.folder}: {error.strerror}. Choose another with --cache-dir, or turn it off with --cache-gb 0"
             ) from error
         wanted = {recipe.name() for recipe in recipes}
         others = []
-        for file in self.folder.iterdir():
+        for file in files:
             with contextlib.suppress(FileNotFoundError, PermissionError):  # another job's, or user's
                 if CACHED.fullmatch(file.name) and file.name not in wanted:
                     status = file.stat()

@@ -8,7 +8,7 @@ from PIL import Image
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
-from hvscale.trainer.data.images import SUFFIXES, Pixels, open_image, to_rgb
+from hvscale.trainer.data.images import SUFFIXES, Pixels, open_image, reading, to_rgb
 
 # Inception-style crops (Szegedy et al., 2015), the ranges of torchvision's RandomResizedCrop.
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -26,11 +26,14 @@ class ClassFolder:
 def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFolder | None]:
     """Images for training (DATA/train, or DATA) and validation (`val_data`, DATA/val, or None).
 
-    Raises RequestError if a folder is missing or has no classes, or if their classes differ.
+    Raises RequestError if a folder is missing, unreadable or has no classes, or if their classes
+    differ.
     """
     root = Path(data)
     training = read_class_folder(root / "train" if is_folder(root / "train") else root, data)
-    if val_data is None and not (root / "val").is_dir():
+    with reading(root):
+        has_validation = val_data is not None or (root / "val").is_dir()
+    if not has_validation:
         return training, None
     validation_root = Path(val_data) if val_data is not None else root / "val"
     validation = read_class_folder(validation_root, str(validation_root))
@@ -43,8 +46,11 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
 def read_class_folder(folder: Path, given: str) -> ClassFolder:
     if not is_folder(folder):
         raise RequestError(f"--data {given}: no such folder")
-    # Hidden folders, such as .ipynb_checkpoints, are no classes.
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    with reading(folder):
+        # Hidden folders, such as .ipynb_checkpoints, are no classes.
+        classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        for name in classes:
+            next((folder / name).iterdir(), None)  # because rglob finds nothing in an unreadable folder
     samples = [
         (file, label)
         for label, name in enumerate(classes)

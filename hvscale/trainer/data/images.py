@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from hvscale.core.errors import RequestError
+from hvscale.core.files import open_regular
 
 Pixels: TypeAlias = NDArray[np.uint8]
 # Warnings about palettes, damaged metadata and large images would name lines of Pillow, not files.
@@ -42,7 +43,7 @@ class PixelSource(Protocol):
 def open_image(file: Path) -> Iterator[Image.Image]:
     """Context: the image. Raises RequestError, naming the file, if it cannot be decoded."""
     try:
-        with Image.open(file) as image:
+        with open_regular(file) as stream, Image.open(stream) as image:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow raises SyntaxError for a damaged PNG header, OSError for most other damage.
@@ -112,7 +113,17 @@ def image_size(file: Path) -> tuple[int, int]:
         return image.height, image.width
 
 
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Context: an OSError, such as a missing permission, becomes a RequestError with its folder."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+
+
 def images_in(folder: Path) -> list[Path]:
-    """The image files of a folder, sorted by name."""
-    files = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    """The image files of a folder, sorted by name. Raises RequestError if it cannot be read."""
+    with reading(folder):
+        files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
     return sorted(files, key=lambda file: (file.stem, file.suffix))

@@ -11,7 +11,7 @@ from typing import Literal
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
 from hvscale.trainer.config import BUNDLED
-from hvscale.trainer.data.images import SUFFIXES, images_in
+from hvscale.trainer.data.images import SUFFIXES, images_in, reading
 
 Layout = Literal["bundled", "div2k", "benchmark", "folder"]
 
@@ -56,20 +56,23 @@ class ImageFolder:
 
 
 def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
-    """Title, layout and image folders of `--data`. Raises RequestError if it is not a folder."""
+    """Title, layout and image folders of `--data`. Raises RequestError if it is not a readable
+    folder.
+    """
     folder = Path(data)
     if not is_folder(folder):
         raise RequestError(f"--data {data}: no such folder")
     title = folder.name or folder.absolute().name  # of "." the name is empty
-    div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
-    if (div2k / "DIV2K_train_HR").is_dir():
-        folders = [
-            ImageFolder(div2k / f"DIV2K_{subset}_HR", div2k / f"DIV2K_{subset}_LR_bicubic")
-            for subset in ("train", "valid")
-        ]
-        return "DIV2K", "div2k", [each for each in folders if each.hr.is_dir()]
-    if (folder / "HR").is_dir():
-        return title, "benchmark", [ImageFolder(folder / "HR", folder / "LR_bicubic")]
+    with reading(folder):
+        div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
+        if (div2k / "DIV2K_train_HR").is_dir():
+            folders = [
+                ImageFolder(div2k / f"DIV2K_{subset}_HR", div2k / f"DIV2K_{subset}_LR_bicubic")
+                for subset in ("train", "valid")
+            ]
+            return "DIV2K", "div2k", [each for each in folders if each.hr.is_dir()]
+        if (folder / "HR").is_dir():
+            return title, "benchmark", [ImageFolder(folder / "HR", folder / "LR_bicubic")]
     return title, "folder", [ImageFolder(folder, None)]
 
 
@@ -77,7 +80,8 @@ def image_set(data: str, scale: int) -> ImageSet:
     """All image pairs of `data`, sorted by name.
 
     `data` is "bundled" or the folder of DIV2K, a benchmark set (HR, LR_bicubic/X2) or images.
-    Raises RequestError if the folder is missing or empty, or a low-resolution image is missing.
+    Raises RequestError if the folder is missing, empty or unreadable, or a low-resolution image is
+    missing.
     """
     if data == BUNDLED:
         files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
@@ -100,7 +104,9 @@ def pairs_of(images: ImageFolder, scale: int) -> list[ImagePair]:
     """
     hr = images_in(images.hr)
     folder = images.lr_root / f"X{scale}" if images.lr_root is not None else None
-    if folder is None or not folder.is_dir():
+    with reading(images.hr):
+        has_own = folder is not None and folder.is_dir()
+    if folder is None or not has_own:
         return [ImagePair(file.stem, file, None) for file in hr]
     lr = {file.stem: file for file in images_in(folder)}
     # DIV2K and most benchmark sets name the scale, 0001x2.png; some repeat the original's name.

@@ -1,5 +1,6 @@
 """Checkpoint files: damage is detected, the newest are kept, and no incomplete file is left."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import torch
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, DamagedError, read
+from hvscale.trainer.checkpoints.trained_model import read_weights
 
 
 def checkpoint(step: int = 5, size: int = 1000) -> Checkpoint:
@@ -179,3 +181,12 @@ def test_full_disk_keeps_existing_checkpoints(small_disk: Callable[..., Path]) -
         folder.save(checkpoint(10, 200_000))
     assert names(small / "checkpoints") == ["step-000000005.ckpt"]
     assert read(folder.files()[0]).step == 5
+
+
+def test_a_run_folder_that_may_not_be_read_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(RequestError, match=rf"^{tmp_path} cannot be read: Permission denied$"):
+        read_weights(tmp_path)

@@ -85,6 +85,9 @@ def test_files_of_another_user_are_read_and_left(photos: Path, tmp_path: Path, m
     assert all(photo.hr[:].flags.owndata is False for photo in open_photos(photos, cache))
     cache.make_room(list(recipes(image_set(str(photos), 3).pairs[0], 3, 16)))
     assert files(cache) == before
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(RequestError, match=r"cannot use the cache .*/decoded: .*--cache-dir"):
+        cache.make_room([])
 
 
 def test_changed_image_is_decoded_again(photos: Path, tmp_path: Path) -> None:

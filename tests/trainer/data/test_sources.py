@@ -1,5 +1,7 @@
 """Images that --data names (bundled, DIV2K, benchmark sets, folders), and errors in one line."""
 
+import errno
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from PIL import Image
 from hvscale.core.errors import RequestError
 from hvscale.trainer.data import pairs, resize, sources
 from hvscale.trainer.data.check import check
-from hvscale.trainer.data.classes import training_crop, validation_crop
+from hvscale.trainer.data.classes import class_folders, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels, decode, decode_upright
 from hvscale.trainer.data.make_lr import make_lr
 from hvscale.trainer.data.pairs import Photo
@@ -188,6 +190,31 @@ def test_missing_and_empty_folder(tmp_path: Path, name: str) -> None:
         image_set(str(tmp_path / name), 2)
     with pytest.raises(RequestError, match="no images in it"):
         image_set(str(tmp_path), 2)
+
+
+@pytest.mark.parametrize("refused", ["iterdir", "is_dir"])
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, write_image: WriteImage, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    for name in ("images/a.png", "classes/1/a.png", "classes/2/a.png", "set/HR/a.png", "set/LR_bicubic/X2/a.png"):
+        write_image(tmp_path / name, 8, 8)
+    closed = [tmp_path / name for name in ("images", "classes/2", "set/LR_bicubic")]
+    allowed: Any = getattr(Path, refused)
+
+    def refuse(path: Path) -> Any:
+        if any(path == folder or folder in path.parents for folder in closed) and (refused, path) != (
+            "is_dir",
+            closed[0],
+        ):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return allowed(path)
+
+    monkeypatch.setattr(Path, refused, refuse)
+    for data in ("images", "set"):
+        with pytest.raises(RequestError, match=rf"/{data}\S* cannot be read: Permission denied$"):
+            image_set(str(tmp_path / data), 2)
+    with pytest.raises(RequestError, match=r"/classes/2 cannot be read: Permission denied$"):
+        class_folders(str(tmp_path / "classes"), None)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "tif", "webp"])
