@@ -37,16 +37,16 @@ def human_range(bytes_min: int, bytes_max: int | None) -> str:
 
 def human_share(share: float) -> str:
     """Format a share as a percentage, without the percent sign."""
-    return "<1" if 0 < share < 0.005 else f"{share:.0%}".rstrip("%")
+    return "<1" if 0 < share <= 0.005 else f"{share:.0%}".rstrip("%")
 
 
 def human_number(value: float | None, digits: int = 3) -> str:
-    """Format a number for a table: 0.963, 98.2, 1234, 5.34e+09; "-" for None."""
-    if value is None:
-        return "-"
-    if not 1e-3 <= value < 1e6:
+    """Format a number for a table: 0, 0.963, 98.2, 1234, 5.34e+09; "-" for None."""
+    if not value:
+        return "-" if value is None else "0"
+    if not 1e-3 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}e}"
-    return f"{value:.0f}" if value >= 10**digits else f"{value:#.{digits}g}".rstrip(".")
+    return f"{value:.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:#.{digits}g}".rstrip(".")
 
 
 def human_interval(low: float | None, high: float | None, digits: int = 3) -> str:

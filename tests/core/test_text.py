@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hvscale
 from hvscale.core.terminal import printable, rank_line
-from hvscale.core.units import MIB, human_bytes, human_seconds
+from hvscale.core.units import MIB, human_bytes, human_number, human_seconds, human_share
 from hvscale.report.csv_file import csv_text
 
 PACKAGE = Path(hvscale.__file__).parent
@@ -107,6 +107,12 @@ def test_names_are_not_formulas_and_numbers_do_not_change(value: object, cell: s
 def test_values_just_below_1000_have_no_exponent() -> None:
     assert [human_seconds(value) for value in (0.9994, 0.9996, 9.996e-7)] == ["999 ms", "1000 ms", "1000 ns"]
     assert human_bytes(999.6 * MIB) == "1000 MiB"
+    assert [human_number(value) for value in (999.4, 999.5, 999.96)] == ["999", "1000", "1000"]
+
+
+def test_zeros_negative_numbers_and_half_a_percent_can_be_read() -> None:
+    assert [human_number(value) for value in (None, 0, -1.5, -1e-4)] == ["-", "0", "-1.50", "-1.00e-04"]
+    assert [human_share(share) for share in (0, 0.005, 0.0051)] == ["0", "<1", "1"]
 
 
 def test_tables_in_files_and_pipes_are_not_cut() -> None:
