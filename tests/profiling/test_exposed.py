@@ -176,7 +176,7 @@ def test_every_figure_of_counted_calls() -> None:
 )
 def test_the_share_of_counted_calls_is_between_0_and_1(duration_ns: int, collectives_ns: int, share: float) -> None:
     sums = {0: StepSums(1, duration_ns, collectives_ns, collectives_ns, 8)}
-    counted = exposure_without_calls(replace(recording([], {}), step_sums=sums), None)
+    counted = exposure_without_calls(replace(recording([], {}), step_sums=sums, has_calls=False), None)
     assert counted is not None
     assert (counted.mean_share_at_least, counted.mean_share_at_most) == (share, share)
 

@@ -126,6 +126,8 @@ def test_steps_that_are_only_counted_bound_exposed_communication(open_mpi: Mpi, 
     assert (exposed.basis, exposed.ranks, exposed.step_count, exposed.steps) == ("counters", [0, 1], 19, [])
     assert 0 < exposed.mean_share_at_least < exposed.mean_share_at_most <= 1
     assert exposed.mean_step_seconds > 0.002
+    assert [row.steps for row in found.by_rank] == [19, 19]
+    assert sum(row.step_seconds or 0 for row in found.by_rank) == pytest.approx(2 * exposed.mean_step_seconds)
     for part in ("waiting", "buffer_reuse"):
         assert "hvscale profile --record calls" in found.unavailable[part]
 

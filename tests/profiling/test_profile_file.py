@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from hvscale.core.errors import RequestError
 from hvscale.profiling import trim_profiles
 from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.read.counters import COUNTER, counter_checks, intact_counters
 from hvscale.profiling.read.profile_file import COMMUNICATOR, COUNTERS_START, HEADER, RECORD, RECORDS_START, ProfileFile
+from hvscale.profiling.read.ring_file import check_words
 from tests.native import NATIVE
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
@@ -272,6 +274,19 @@ def test_one_damaged_file_does_not_affect_the_others(make_run: MakeRun) -> None:
     (run.hvprof / "rank-00000.hvp").write_bytes(b"")
     with pytest.raises(RequestError, match=r"rank-00000\.hvp is not a profile"):
         breakdown(run)
+
+
+def test_a_rank_whose_ring_overflowed_has_all_its_steps(make_run: MakeRun) -> None:
+    run, made, header = make_run(1), synthetic.records(100), synthetic.header(100, 40)
+    sums = np.array([[7, 14 * 10**9, 0, 0, 0]], np.uint64)
+    header["step_sums"] = np.append(sums, check_words(sums))
+    kept = np.concatenate([made[80:], made[60:80]])  # the ring
+    parts = (header, synthetic.communicators(), synthetic.counters(made), kept)
+    Path(run.hvprof, "rank-00000.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
+    found = explained_breakdown(run)
+    assert found.overwritten == 60
+    assert (found.by_rank[0].steps, found.by_rank[0].step_seconds) == (7, 2)
+    assert found.exposed_communication is None
 
 
 @pytest.mark.parametrize(("lock", "runs"), [(fcntl.LOCK_SH, True), (fcntl.LOCK_EX, False)])

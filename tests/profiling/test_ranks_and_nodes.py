@@ -30,7 +30,7 @@ def compared(job: LargeJob) -> ByRank:
     waiting(recording.events, recording.clock_error_ns, [sums])
     rows = tabulate(recording, parse_bins("study"), "run").rank_rows
     nodes = {rank: job.node(rank) for rank in range(job.ranks)}
-    return compare_ranks(rows, recording.ranks, nodes, sums.result(), {})
+    return compare_ranks(rows, recording.ranks, nodes, sums.result(), {}, {})
 
 
 def late(found: ByRank) -> list[int]:

@@ -35,7 +35,7 @@ def explained(run: ProfiledRun, messages: HorovodMessages | None = None) -> Expl
     found = explain_recording(run.record, run.recording, run.log, None if messages is None else [messages])
     table = tabulate(run.recording, parse_bins("study"), run.path)
     nodes = dict.fromkeys(run.recording.ranks, "here")
-    return join(table, found, compare_ranks(table.rank_rows, run.recording.ranks, nodes, None, run.recording.steps))
+    return join(table, found, compare_ranks(table.rank_rows, run.recording.ranks, nodes, None, run.recording.steps, {}))
 
 
 def figures(page: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _by_rank(run: RunFolder, recording: Recording, table: Breakdown, sums: RankS
     expected = set(nodes) if recording.ranks_per_event == 1 and recording.ranks else set()
     nodes = {rank: node for rank, node in nodes.items() if rank in expected or rank in recording.ranks}
     summed = None if sums is None else sums.result()
-    return compare_ranks(table.rank_rows, recording.ranks, nodes, summed, recording.steps)
+    return compare_ranks(table.rank_rows, recording.ranks, nodes, summed, recording.steps, recording.step_sums)
 
 
 def _recorded_bytes(run: RunFolder) -> int:

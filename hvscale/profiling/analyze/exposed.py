@@ -55,7 +55,7 @@ def exposure_without_calls(recording: Recording, log: StepLog | None) -> Exposed
     None without either.
     """
     if log is None or np.isnan(log.exposed_seconds).all():
-        return _of_counters(recording.step_sums) if recording.step_sums else None
+        return _of_counters(recording.step_sums) if recording.step_sums and not recording.has_calls else None
     measured = np.flatnonzero(~np.isnan(log.exposed_seconds))
     exposed = np.clip(log.exposed_seconds[measured], 0, log.seconds[measured])
     return _summary("measured", [0], log.steps[measured], log.seconds[measured], exposed, exposed)

@@ -28,6 +28,7 @@ from hvscale.profiling.analyze.ranks_and_nodes import (
     node_figures,
     rank_figures,
 )
+from hvscale.profiling.read.profile_file import StepSums
 from hvscale.profiling.read.rank_nodes import local_ranks
 
 Floats = NDArray[np.float64]
@@ -371,11 +372,12 @@ def compare_ranks(
     nodes: Mapping[int, str],
     summed: SummedCalls | None,
     step_marks: Mapping[int, NDArray[np.int64]],
+    step_sums: Mapping[int, StepSums],
 ) -> ByRank:
     """Compares the recorded `ranks` with each other. `nodes`: of all ranks that have figures or
     should have them; the other arguments are as in `rank_figures`.
     """
-    by_rank = rank_figures(rows, ranks, nodes, summed, step_marks)
+    by_rank = rank_figures(rows, ranks, nodes, summed, step_marks, step_sums)
     by_node, by_local_rank = node_figures(by_rank, summed), local_rank_figures(by_rank, summed)
     outliers = RankComparison(by_rank).outliers(by_node, by_local_rank)
     local = local_ranks(dict(nodes))

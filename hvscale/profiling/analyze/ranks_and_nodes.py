@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from hvscale.profiling.analyze.breakdown import RankRow
 from hvscale.profiling.analyze.collectives import CollectiveAccumulator, Collectives
+from hvscale.profiling.read.profile_file import StepSums
 from hvscale.profiling.read.rank_nodes import local_ranks
 
 Floats = NDArray[np.float64]
@@ -217,10 +218,12 @@ def rank_figures(
     nodes: Mapping[int, str],
     summed: SummedCalls | None,
     step_marks: Mapping[int, Integers],
+    step_sums: Mapping[int, StepSums],
 ) -> list[RankFigures]:
     """The figures of `ranks`, the recorded ones. `nodes`: of all ranks of the job.
 
     `summed` None: waiting is unknown. `step_marks`: by rank, the times of its marks, ascending.
+    `step_sums`: of ranks whose marks are not all there.
     """
     totals: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0, 0.0])
     for row in rows:
@@ -231,7 +234,9 @@ def rank_figures(
     for rank in ranks:
         calls, size, seconds = totals[rank]
         marks = step_marks.get(rank, np.empty(0, np.int64))
-        steps = len(marks) - 1
+        sums = step_sums.get(rank)
+        steps = sums.steps if sums is not None else len(marks) - 1
+        steps_ns = sums.duration_ns if sums is not None else int(marks[-1] - marks[0]) if steps > 0 else 0
         found.append(
             RankFigures(
                 rank=rank,
@@ -242,7 +247,7 @@ def rank_figures(
                 seconds=seconds,
                 **_matched_figures(summed, [rank]),
                 steps=steps if steps > 0 else None,
-                step_seconds=float(marks[-1] - marks[0]) / 1e9 / steps if steps > 0 else None,
+                step_seconds=steps_ns / 1e9 / steps if steps > 0 else None,
             )
         )
     return found

@@ -275,7 +275,7 @@ class Recording:
     clock_error_ns: dict[int, int | None] = field(default_factory=dict)
     # False: calls were only counted, so `events` is empty and `totals` has them all.
     has_calls: bool = True
-    # By rank that marked two steps or more, if `has_calls` is false.
+    # By rank that marked two steps or more, if `steps` lacks marks (overwritten or only counted).
     step_sums: dict[int, StepSums] = field(default_factory=dict)
     # Only from Horovod's timeline: gives its messages, a block at a time.
     horovod: Callable[[], Iterator[HorovodMessages]] | None = None

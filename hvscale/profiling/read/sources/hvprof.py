@@ -83,7 +83,7 @@ def read(
         totals=events.totals(collectives=True) if problems.overwritten or not events.has_calls else None,
         point_to_point=events.totals(collectives=False),
         has_calls=events.has_calls,
-        step_sums={} if events.has_calls else events.step_sums(),
+        step_sums=events.step_sums() if problems.overwritten or not events.has_calls else {},
     )
 
 
