@@ -25,8 +25,9 @@ class TrainedConfig(BaseModel):
     model's own.
     """
     memory_gb: Gigabytes = 2
-    """Limit the memory for one image, in GB (10^9 bytes). Larger images are cut into tiles, with
-    the same result.
+    """Limit the memory for computing one image, in GB (10^9 bytes). Larger images are cut into
+    tiles, with the same result. The result itself takes 20 bytes a pixel more, 50 with
+    --self-ensemble.
     """
     self_ensemble: bool = False
     """Average over the eight flips and rotations of each image. Takes eight times as long and gains

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,7 +36,10 @@ def benchmark_measure(scale: int) -> Measure:
 
 def to_pixels(image: Tensor) -> Pixels:
     """Clamp (3, height, width) to 0..255 and round it to pixels (height, width, 3)."""
-    return np.asarray(image.float().clamp(0, 255).round().byte().permute(1, 2, 0).cpu().numpy())
+    pixels = torch.empty((*image.shape[1:], len(image)), dtype=torch.uint8)
+    for number, channel in enumerate(image):  # one at a time, because a large image's floats take gigabytes
+        pixels[:, :, number] = channel.float().clamp(0, 255).round_()
+    return pixels.numpy()
 
 
 def psnr_db(ours: Pixels, truth: Pixels, measure: Measure) -> float:

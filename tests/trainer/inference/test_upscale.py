@@ -9,7 +9,14 @@ from torch import nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
-from hvscale.trainer.inference.upscale import bytes_per_pixel, receptive_radius, self_ensemble, super_resolve
+from hvscale.trainer.inference.metrics import to_pixels
+from hvscale.trainer.inference.upscale import (
+    PeakTensorBytes,
+    bytes_per_pixel,
+    receptive_radius,
+    self_ensemble,
+    super_resolve,
+)
 
 WHOLE = 1e15
 
@@ -96,6 +103,13 @@ for memory in sys.argv[1:]:
     super_resolve(model, image, 2, float(memory))
     print((peak() - before) * 1024)
 """
+
+
+def test_a_result_takes_20_bytes_a_pixel() -> None:
+    with PeakTensorBytes() as counted:
+        pixels = to_pixels(torch.full((3, 64, 32), 7.0))
+    assert (pixels.shape, pixels.min(), pixels.max()) == ((64, 32, 3), 7, 7)
+    assert counted.peak <= 20 * 64 * 32
 
 
 @pytest.mark.ranks
