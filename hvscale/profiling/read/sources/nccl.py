@@ -227,7 +227,7 @@ def _times_of_blocks(records: NDArray[Any], offset_ns: int) -> NDArray[np.int64]
 def _overflow_warnings(parts: Sequence[NcclPart]) -> list[str]:
     return [
         f"{part.path}: the ring of {part.capacity} records overflowed, and the oldest {part.overwritten} "
-        f"were overwritten: set HVPROF_MIB higher"
+        f"were overwritten, so the table lacks them: set HVPROF_MIB higher"
         for part in parts
         if part.overwritten
     ]
