@@ -5,12 +5,12 @@ Three intervals, and when each is used:
 
 - Student's t of one group: `student` for a mean, `estimate` and `ratio` for a geometric mean;
 - Welch's t of two groups that were not measured in pairs: `welch_ratio`;
-- the percentile bootstrap: `overhead` for medians of paired rounds, `resampled_means` for blocks of
-  steps.
+- the percentile bootstrap: `overhead` and `medians_interval` for medians of paired rounds,
+  `resampled_means` for blocks of steps.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -175,7 +175,7 @@ def summarise(samples: Sequence[float], confidence: float = CONFIDENCE) -> Summa
 
 
 class Overhead(BaseModel):
-    """In percent of the base; the limits are None for a single round."""
+    """In percent of the base; the limits are None for too few rounds: see `medians_interval`."""
 
     percent: float
     percent_low: float | None
@@ -193,12 +193,26 @@ def overhead(values: Mapping[int, float], base: Mapping[int, float], confidence:
     if not rounds:
         return None
     pairs = np.array([[values[one], base[one]] for one in rounds])
-    medians = np.median(pairs, axis=0)
-    low = high = None
-    if len(rounds) > 1:
-        drawn = resampled_medians(pairs)
-        low, high = percentile_interval(100 * (drawn[:, 0] / drawn[:, 1] - 1), confidence)
-    return Overhead(percent=float(100 * (medians[0] / medians[1] - 1)), percent_low=low, percent_high=high)
+
+    def percent_over(medians: Values) -> Values:
+        return 100 * (medians[..., 0] / medians[..., 1] - 1)
+
+    low, high = medians_interval(pairs, percent_over, confidence)
+    return Overhead(percent=float(percent_over(np.median(pairs, axis=0))), percent_low=low, percent_high=high)
+
+
+def medians_interval(
+    rounds: Values, statistic: Callable[[Values], Values], confidence: float = CONFIDENCE
+) -> tuple[float | None, float | None]:
+    """The bootstrap interval of a statistic of the medians of (rounds, variants); limits of None
+    for too few rounds: 95 % needs six.
+
+    No resampled median lies beyond the least and the greatest of n values, which enclose the true
+    one with a probability of 1 - 2^(1 - n) (David and Nagaraja, Order Statistics, 2003, chapter 7).
+    """
+    if 2.0 ** (1 - len(rounds)) > 1 - confidence:
+        return None, None
+    return percentile_interval(statistic(resampled_medians(rounds)), confidence)
 
 
 def resampled_medians(rounds: Values) -> Values:

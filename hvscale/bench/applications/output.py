@@ -79,7 +79,7 @@ def overheads(document: ApplicationDocument) -> TableModel:
         title=f"overhead over {document.placements[0]}: (median / median - 1) * 100",
         columns=["flags", "overhead %", "interval", ""],
         groups=by_flags([row for row in document.rows if row.overhead_percent is not None], overhead_cells),
-        caption=[f"{document.confidence:.0%} bootstrap intervals over rounds"],
+        caption=[f"{document.confidence:.0%} bootstrap intervals over rounds, from six rounds on"],
     )
 
 
@@ -89,7 +89,7 @@ def overhead_cells(row: ApplicationRow) -> list[str]:
     if percent is None:
         return ["-", "-", ""]
     if low is None or high is None:
-        return [f"{percent:+.2f}", "-", "unknown: one round"]
+        return [f"{percent:+.2f}", "-", "unknown: too few rounds"]
     verdict = "no difference" if low <= 0 <= high else "slower" if percent > 0 else "faster"
     return [f"{percent:+.2f}", f"{low:+.2f} to {high:+.2f}", verdict]
 

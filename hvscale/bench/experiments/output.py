@@ -61,7 +61,7 @@ def heading(row: StatementRow) -> str:
 
 
 def cells(comparison: StatementComparison) -> list[str]:
-    """The percentage and its interval; `-` for a single round."""
+    """The percentage and its interval; `-` for too few rounds."""
     low, high = comparison.percent_low, comparison.percent_high
     interval = "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
     return [signed(comparison.percent), interval]

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hvscale.bench.collectives.sizes import parse_size
 from hvscale.core.errors import RequestError
-from hvscale.core.statistics import Values, overhead, percentile_interval, ratio, resampled_medians, student
+from hvscale.core.statistics import Values, medians_interval, overhead, ratio, student
 from hvscale.core.units import human_bytes
 
 Key = Literal[
@@ -155,8 +155,8 @@ def describe_value(key: Key, value: Value) -> str:
 
 
 class PercentChange(BaseModel):
-    """A difference in percent with its confidence interval; the limits are None for a single
-    round.
+    """A difference in percent with its confidence interval; the limits are None for too few
+    rounds.
     """
 
     percent: float
@@ -261,9 +261,7 @@ def growth(last: tuple[Series, Series], first: tuple[Series, Series], confidence
         return 100 * (times[..., 0] / times[..., 1] - times[..., 2] / times[..., 3])
 
     if last[0].average == "median":
-        low = high = None
-        if len(rounds) > 1:
-            low, high = percentile_interval(difference(resampled_medians(table)), confidence)
+        low, high = medians_interval(table, difference, confidence)
         return PercentChange(percent=float(difference(np.median(table, axis=0))), low=low, high=high)
     percent, low, high = student(difference(table), confidence)
     return PercentChange(percent=percent, low=low, high=high)

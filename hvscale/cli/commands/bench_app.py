@@ -36,7 +36,7 @@ def bench_app(
         int,
         typer.Option(
             metavar="N",
-            help="Number of starts of each variant, interleaved; quartiles need at least two.",
+            help="Number of starts of each variant, interleaved; quartiles need at least two, intervals six.",
             **limits(Repeats),
         ),
     ] = 10,

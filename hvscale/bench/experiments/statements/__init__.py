@@ -235,7 +235,7 @@ def judge(quantities: Sequence[Quantity], limit: Limit, *, somewhere: bool = Fal
     comparisons.sort(key=limit.distance, reverse=somewhere)
     verdict, why = decide(agreements, corrected, somewhere)
     if all(comparison.percent_low is None for comparison in comparisons):
-        why = "a single round gives no confidence interval"
+        why = "too few rounds for confidence intervals"
     return Finding(verdict=verdict, reason=f"{limit} %: {why}", limit_percent=limit.percent, comparisons=comparisons)
 
 
