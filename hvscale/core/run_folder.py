@@ -50,7 +50,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         with path.open("ab") as device:
             write(device)
         return
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Cut, because the name may be as long as the file system allows.
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
     # tempfile creates files with mode 0600, and reading the umask means setting it for every thread
     # of the process.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
