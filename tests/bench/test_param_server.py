@@ -9,7 +9,7 @@ import pytest
 from hvscale.bench.collectives import backends, memory
 from hvscale.bench.collectives.memory import check_memory, server_blocks
 from hvscale.bench.param_server.document import BestAndWorst, ParamServerDocument, ParamServerRun
-from hvscale.bench.param_server.output import page, tables
+from hvscale.bench.param_server.output import lines, page, tables
 from hvscale.bench.param_server.study import ParamServerOptions, ParamServerStudy
 from hvscale.cli.launch_options import resolve
 from hvscale.core.errors import RequestError
@@ -160,6 +160,13 @@ def test_tables_and_page_show_the_document() -> None:
     best, worst = extremes.groups["broadcast, workers 2"]
     assert best == ["best: openmpi, host", "2", "1.41 s", "no difference", "> factor 100"]
     assert worst == ["worst: <gloo>, host", "2", "1.5 s", "", ""]
+    measured |= {("broadcast", "openmpi", "host", 4): [[1.0], [1.1], [1.3]], ("broadcast", "failed", "host", 4): []}
+    asymmetric = document(measured)
+    row = asymmetric.rows[-1]
+    drawn = lines(asymmetric, "broadcast").data[0].error_y
+    # The interval of two starts is wider than a factor of 100, as the table says.
+    assert list(drawn.array) == pytest.approx([0, (row.seconds_high or 0) - row.seconds])
+    assert list(drawn.arrayminus) == pytest.approx([0, row.seconds - (row.seconds_low or 0)])
     text = page(found)
     assert 'id="broadcast"' in text
     assert 'id="gather"' not in text

@@ -118,6 +118,14 @@ def page(document: ParamServerDocument) -> str:
     )
 
 
+def error_bar_lengths(row: ParamServerRow) -> tuple[float, float]:
+    """Above and below the mean; 0 without an interval that is narrow enough to be useful."""
+    low, high = row.seconds_low, row.seconds_high
+    if low is None or high is None or not is_narrow(low, high):
+        return 0, 0
+    return high - row.seconds, row.seconds - low
+
+
 def lines(document: ParamServerDocument, operation: str) -> go.Figure:
     """Seconds over the number of workers: a colour for each library, a dash for each placement."""
     figure = go.Figure()
@@ -125,12 +133,13 @@ def lines(document: ParamServerDocument, operation: str) -> go.Figure:
         for place_number, placement in enumerate(document.placements):
             variant = (operation, backend, placement)
             rows = [row for row in document.rows if (row.operation, row.backend, row.placement) == variant]
+            lengths = [error_bar_lengths(row) for row in rows]
             figure.add_scatter(
                 name=f"{backend}, {placement}",
                 x=[row.workers for row in rows],
                 y=[row.seconds for row in rows],
                 error_y=error_bars(
-                    colour(backend_number), [(row.seconds_high or row.seconds) - row.seconds for row in rows]
+                    colour(backend_number), [above for above, _ in lengths], [below for _, below in lengths]
                 ),
                 mode="lines+markers",
                 line={"color": colour(backend_number), "dash": dash(place_number), "width": 2},
