@@ -57,6 +57,8 @@ os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # that and miss the tests' signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# A command that takes longer hangs. A machine with much other work needs several minutes for some.
+HANG_SECONDS = 600
 # The first line of programs that use Horovod and compile nothing. It leaves out PyTorch's compiler,
 # whose import by torch.optim more than doubles a rank's start, and operators for tensors without
 # data (torch._meta_registrations), a quarter of the rest; their module would set the metaclass. No
@@ -180,7 +182,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 
 def run_hvscale(
-    folder: Path, *arguments: object, timeout: float = 180, **environment: str
+    folder: Path, *arguments: object, timeout: float = HANG_SECONDS, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command in the folder and return the process."""
     return subprocess.run(
@@ -205,7 +207,7 @@ def hvscale(tmp_path: Path) -> Run:
     reads when it starts.
     """
 
-    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, timeout: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
         words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
         forked = words[0] in preloaded.LONG_TO_LOAD and words[0] in installed_command_ran
         if forked and preloaded.can_apply(variables):
