@@ -70,6 +70,8 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             if not is_finished:
                 self.launch(variant, run)
             run_record = run.read()
+            for text in run_record.warnings:  # of an earlier call too
+                self.warn(text)
             require_requested_library(run_record)
             self.first_host = self.first_host or run_record.host
             if warning := other_machine(self.first_host, run_record.host):

@@ -589,6 +589,7 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
     document = measurement.bench(measurement.variants[0], folder).document  # type: ignore[attr-defined]
     seconds = MeasuredSize(bytes=8, count=2, in_place=False, calls_per_sample=1, seconds=[1], rank_seconds=[1], wrong=1)
     document.rows, document.state = [make_row("openmpi", seconds, 1)], "finished"
+    document.warnings = ["2 ranks on 1 core"]
     document.wrong = [
         WrongResult(backend="openmpi", bytes=8, in_place=False, wrong=1, rank=0, element=0, got=1, expected=2)
     ]
@@ -596,8 +597,10 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
     (folder / "bench.json").write_bytes(b"\xff")
     measurement.check_folder()  # what is damaged is measured again
     (folder / "bench.json").write_text(to_json(document))
+    warnings: list[str] = []
     with pytest.raises(UntrustedError, match="wrong allreduce of 8 bytes"):
-        measurement.measure(RunProgress(1, 2), warn=lambda text: None)
+        measurement.measure(RunProgress(1, 2), warn=warnings.append)
+    assert warnings[0] == "2 ranks on 1 core"
     assert [one.name for one in folder.parent.iterdir()] == [folder.name]
 
 
@@ -625,6 +628,7 @@ def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path:
                 host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
                 working_directory="/",
                 started_at=datetime.now(UTC),
+                warnings=["2 ranks on 1 core"],
                 ranks=[RankEnd(rank=rank, host="h", pid=1, started_at=1.0, ended_at=3.0) for rank in (0, 1)],
             )
         )
@@ -636,7 +640,9 @@ def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path:
     assert found.pop("job") == [1, 2, 3]
     assert found
     assert all(repeats == [1] for repeats in found.values())
-    assert [text.partition(":")[0] for text in warnings] == ["host, library, repeat 2", "host, library, repeat 3"]
+    assert [text.partition(":")[0] for text in warnings] == [
+        *("2 ranks on 1 core", "host, library, repeat 2", "host, library, repeat 3")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,8 @@ class CollectiveMeasurement(MeasurementDefaults):
         document = self.finished(variant, repeat)
         if document is not None:
             self.documents[variant, repeat] = document
+            for text in document.warnings:
+                warn(text)
             self.warn_about_machines(document, warn)
             if document.wrong:
                 raise UntrustedError(wrong_result_message(document))
