@@ -273,3 +273,8 @@ def test_missing_perf_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequestError, match="perf is not installed"):
         with_perf(["program"])
+
+
+def test_the_memory_of_a_stencil_includes_its_halo() -> None:
+    needed, how = APPLICATIONS.get("stencil").memory(1, {"x": 10**9, "y": 1, "z": 1})
+    assert (needed, how) == (16 * (10**9 + 2) * 9, "16 bytes for each of 1000000002 x 3 x 3 cells with the halo")
