@@ -277,4 +277,7 @@ def test_missing_perf_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_memory_of_a_stencil_includes_its_halo() -> None:
     needed, how = APPLICATIONS.get("stencil").memory(1, {"x": 10**9, "y": 1, "z": 1})
-    assert (needed, how) == (16 * (10**9 + 2) * 9, "16 bytes for each of 1000000002 x 3 x 3 cells with the halo")
+    assert (needed, how) == (
+        16 * (10**9 + 2) * 9,
+        "16 bytes for each of 1000000000 x 1 x 1 cells and of the halo around them",
+    )

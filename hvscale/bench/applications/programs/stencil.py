@@ -1,5 +1,6 @@
 """Domain decomposition: a 3-D stencil."""
 
+import math
 from typing import ClassVar
 
 from hvscale.bench.applications import Application, ApplicationParameter, ProgramResult, Sizes, register
@@ -37,9 +38,10 @@ class Stencil(Application):
         return None
 
     def memory(self, np: int, sizes: Sizes) -> tuple[int, str]:
-        """With a layer of halo on every side, which of a thin box is most; more ranks add little."""
-        x, y, z = (sizes[axis] + 2 for axis in AXES)
-        return BYTES_PER_CELL * x * y * z, f"{BYTES_PER_CELL} bytes for each of {x} x {y} x {z} cells with the halo"
+        """Of the cells and a layer of halo on every side; more ranks add little to it."""
+        whole = math.prod(sizes[axis] + 2 for axis in AXES)
+        cells = " x ".join(str(sizes[axis]) for axis in AXES)
+        return BYTES_PER_CELL * whole, f"{BYTES_PER_CELL} bytes for each of {cells} cells and of the halo around them"
 
     def check_result(self, result: StencilResult, sizes: Sizes, serial: StencilResult) -> str | None:
         if result.checksum != serial.checksum:
