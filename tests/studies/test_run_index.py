@@ -305,7 +305,8 @@ def test_damaged_figures_leave_the_run_listed(hvscale: Run, make_run: MakeRun) -
     (run / "hvprof/rank-00000.hvp").write_bytes(b"hvprof\r\n" + bytes(100))
     other = make_run("b")
     (other / "result.json").write_text(json.dumps({"images_per_second": 1.0, "np": 7}))
-    speeds = [{"throughput": speed} for speed in (10**400, math.nan, math.inf, -1, 5)]
+    speeds: list[dict[str, Any]] = [{"throughput": speed} for speed in (10**400, math.nan, math.inf, -1, 5)]
+    speeds.append({"throughput": 9, "problem": "the clocks differ"})
     make_study(run.parent, "foreign", command=["\ud800"], unit="images/s", runs=speeds)
     entries = {entry["name"]: entry for entry in listed(hvscale, "--csv", "runs.csv")}
     assert (entries["foreign"]["images_per_second"], entries["foreign"]["command"]) == (

@@ -262,11 +262,11 @@ def _placements(content: dict[str, Any]) -> list[str]:
 
 
 def _fastest(content: dict[str, Any]) -> float | None:
-    """The highest throughput of a study's runs, if it is in images/s."""
+    """The highest throughput of a study's runs that count, if it is in images/s."""
     runs = content.get("runs")
     if content.get("unit") != IMAGES or not isinstance(runs, list):
         return None
-    speeds = [run.get("throughput") for run in runs if isinstance(run, dict)]
+    speeds = [run.get("throughput") for run in runs if isinstance(run, dict) and run.get("problem") is None]
     # Any program may have written the document: NaN, infinity, or an integer that no float holds.
     known = (float(one) for one in speeds if isinstance(one, int | float) and 0 < one <= sys.float_info.max)
     return max(known, default=None)
