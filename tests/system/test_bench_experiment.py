@@ -261,7 +261,7 @@ def test_a_wrong_result_is_excluded_and_other_measurements_continue(hvscale: Run
         "#include <mpi.h>\n#define MPI_Isend(values, count, ...) MPI_Isend(values, 0, __VA_ARGS__)\n"
     )
     (tmp_path / "experiment.toml").write_text(WRONG)
-    done = hvscale("bench", "experiment", "experiment.toml", "--run", "wrong", "--json")
+    done = hvscale("bench", "experiment", "experiment.toml", "--run", "wrong", "--json", "--csv", "rows.csv")
     assert done.returncode == 4, done.stderr
     document = json.loads(done.stdout)
     assert document["state"] == "failed"
@@ -270,3 +270,4 @@ def test_a_wrong_result_is_excluded_and_other_measurements_continue(hvscale: Run
     assert "a wrong result: its cells differ" in stencil["problem"]
     [statement] = document["statements"]
     assert (statement["verdict"], statement["comparisons"]) == ("inconclusive", [])
+    assert (tmp_path / "rows.csv").read_text().startswith("what,percent,")

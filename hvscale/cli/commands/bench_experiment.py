@@ -35,6 +35,7 @@ def bench_experiment(
 
     Example: `hvscale bench experiment experiments/S3/experiment.toml --run S3`
     """
+    from hvscale.bench.experiments.document import StatementComparisonRow
     from hvscale.bench.experiments.entries import LaunchContext
     from hvscale.bench.experiments.study import ExperimentStudy
     from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
@@ -56,7 +57,9 @@ def bench_experiment(
                 study.document,
                 json,
                 csv,
-                write_csv=lambda document, path: write_csv(path, document.comparisons()),
+                write_csv=lambda document, path: write_csv(
+                    path, document.comparisons(), list(StatementComparisonRow.model_fields)
+                ),
                 show=lambda document: print_text(text(document, study.tables())),
                 last=f"experiment folder: {study.path}{plots}",
             )
