@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -274,6 +275,34 @@ def test_one_damaged_file_does_not_affect_the_others(make_run: MakeRun) -> None:
     (run.hvprof / "rank-00000.hvp").write_bytes(b"")
     with pytest.raises(RequestError, match=r"rank-00000\.hvp is not a profile"):
         breakdown(run)
+
+
+def flipped(at: int) -> bytes:
+    content = bytearray(WHOLE)
+    content[at] ^= 1
+    return bytes(content)
+
+
+def test_damage_that_loses_messages_makes_a_profile_incomplete(make_run: MakeRun) -> None:
+    run = make_run(1)
+    path = run.hvprof / "rank-00000.hvp"
+    path.write_bytes(flipped(RECORDS_START + 5 * RECORD.itemsize + 20))
+    found = breakdown(run)
+    assert sum(row.calls for row in found.rows) == COUNT - 1
+    assert found.incomplete == f"{path} is damaged: {COUNT - 1} intact records are counted, the others ignored"
+    path.write_bytes(flipped(COUNTERS_START + 20))  # the records are all there
+    found = breakdown(run)
+    assert sum(row.calls for row in found.rows) == COUNT
+    assert (found.incomplete, len(found.warnings)) == (None, 1)
+
+
+def test_a_counter_that_was_changing_is_read_again(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_run(1).hvprof / "rank-00000.hvp"
+    path.write_bytes(flipped(COUNTERS_START + 20))
+    monkeypatch.setattr(os, "pread", lambda _, size, at: WHOLE[at : at + size])
+    profile = ProfileFile(path)
+    assert profile.damaged_counters == 0
+    assert totals_of(profile.counters) == ORIGINAL_TOTALS
 
 
 def test_a_rank_whose_ring_overflowed_has_all_its_steps(make_run: MakeRun) -> None:

@@ -2,6 +2,7 @@
 those whose records were overwritten.
 """
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -28,6 +29,7 @@ ALL_SIZES = 127  # size class of a counter that many sizes share, because no oth
 SHORTEST_NS = 64  # one latency class below, then four classes per doubling
 MODULUS = 1 << 64
 MAX_BYTES, MAX_NS = 1 << 48, 1 << 43  # of one call, when a partly counted call is repaired
+ATTEMPTS = 32  # to read a counter that its process is changing: one in a few reads is torn
 
 
 def _factors() -> list[int]:
@@ -88,6 +90,21 @@ class Totals:
         chosen = np.isin(self.rank, list(ranks))
         columns = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "operations"}
         return replace(self, **columns)
+
+
+def read_torn_again(file: int, start: int, entries: NDArray[Any]) -> None:
+    """Reads those of `entries` again that their process was changing; `start`: of the first one in
+    the file. Raises OSError if the file cannot be read.
+    """
+    places = np.flatnonzero(entries["key"])
+    for _ in range(ATTEMPTS):
+        torn = places[entries["check"][places] != counter_checks(entries[places])]
+        for place in torn.tolist():
+            raw = os.pread(file, COUNTER.itemsize, start + place * COUNTER.itemsize)
+            if len(raw) == COUNTER.itemsize:
+                entries[place] = np.frombuffer(raw, COUNTER)[0]
+        if not len(torn):
+            break
 
 
 def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:

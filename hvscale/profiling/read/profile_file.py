@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
 from hvscale.profiling.read.ring_file import (
     INT64_MAX,
     MAX_CALL_NS,
@@ -210,16 +210,18 @@ def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
     raw = stream.read(COUNTERS * COUNTER.itemsize)
     if len(raw) < COUNTERS * COUNTER.itemsize:
         raise RequestError(f"{path} is truncated: it ends before its first record")
-    return intact_counters(np.frombuffer(raw, COUNTER))
+    entries = np.frombuffer(raw, COUNTER).copy()
+    read_torn_again(stream.fileno(), COUNTERS_START, entries)
+    return intact_counters(entries)
 
 
 class ProfileFile:
     """One rank's profile: its header, communicators and counters, and its records.
 
     Records are read by their age: `slots` places from the oldest on. After `chunks` is exhausted,
-    `slots` leaves out what was never used, `overwritten` counts lost records, and `warnings`
-    describes damage. `being_written`: its process still runs, so the tables, which are read first,
-    may know fewer calls than the records.
+    `slots` leaves out what was never used, `overwritten` counts lost records, `warnings` describes
+    damage, and `lost` says why messages are missing. `being_written`: its process still runs, so
+    the tables, which are read first, may know fewer calls than the records.
     """
 
     def __init__(self, path: Path) -> None:
@@ -227,7 +229,7 @@ class ProfileFile:
         self.path = path
         self.overwritten = 0
         self.warnings: list[str] = []
-        self.truncated: str | None = None
+        self.lost: str | None = None
         self.being_written = False
         try:
             with open_regular(path) as stream:
@@ -327,7 +329,7 @@ class ProfileFile:
         self.being_written = self._is_being_written()
         if not capacity:
             if self.damaged_counters:
-                self.warnings.append(f"{self.path} is damaged: {self.damaged_counters} of its counters are ignored")
+                self._add_loss(f"{self.path} is damaged: {self.damaged_counters} of its counters are ignored")
             return
         operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
@@ -336,13 +338,21 @@ class ProfileFile:
         if reserved > capacity:
             self.overwritten = max(0, counted - intact)
         if slots < min(reserved, capacity):
-            self.truncated = f"{self.path} is truncated: {intact} records are left of {counted} calls"
-            self.warnings.append(self.truncated)
-        elif self.being_written:
+            self._add_loss(f"{self.path} is truncated: {intact} records are left of {counted} calls")
             return
+        if self.being_written:
+            return
+        damage = f"{self.path} is damaged: {intact} intact records are counted, the others ignored"
+        # After an overflow the counters are used, else the records.
+        if self.damaged_counters if reserved > capacity else damaged or intact < counted:
+            self._add_loss(damage)
         # A killed process may leave one call of each thread recorded but not yet counted.
-        elif damaged or self.damaged_counters or intact + self.overwritten < counted or intact > counted + threads:
-            self.warnings.append(f"{self.path} is damaged: {intact} intact records are counted, the others ignored")
+        elif damaged or self.damaged_counters or intact > counted + threads:
+            self.warnings.append(damage)
+
+    def _add_loss(self, text: str) -> None:
+        self.lost = text
+        self.warnings.append(text)
 
     def _is_being_written(self) -> bool:
         """Whether its process locks the file on this host, or has written since it was opened."""

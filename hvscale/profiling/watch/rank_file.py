@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, counter_checks, intact_counters
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
 from hvscale.profiling.read.profile_file import (
     COMMUNICATOR,
     COMMUNICATORS,
@@ -32,7 +32,6 @@ from hvscale.profiling.read.ring_file import INT64_MAX, has_correct_check, has_v
 
 # Of a counter's key: operation, size class, bitwise and ranks; not the thread.
 KIND = np.uint64(0xFFFF_FFFF_0000_0000 | 1 << 13 | 127 << 6 | 63)
-ATTEMPTS = 32  # to read a counter that its process is changing: one in a few reads is torn
 FIRST_READ = 32  # entries of a table; most jobs use fewer
 MORE_COUNTERS = 8  # beyond those known, to see new ones
 
@@ -86,14 +85,7 @@ class RankFile:
             count = min(COUNTERS, 2 * count)
         places = np.flatnonzero(entries["key"])
         self.used_counters = int(places.max(initial=0))
-        for _ in range(ATTEMPTS):
-            changing = places[entries["check"][places] != counter_checks(entries[places])]
-            for place in changing.tolist():
-                raw = os.pread(file, COUNTER.itemsize, COUNTERS_START + place * COUNTER.itemsize)
-                if len(raw) == COUNTER.itemsize:
-                    entries[place] = np.frombuffer(raw, COUNTER)[0]
-            if not len(changing):
-                break
+        read_torn_again(file, COUNTERS_START, entries)
         return entries
 
     def newest_records(self, header: Header, count: int) -> NDArray[Any]:

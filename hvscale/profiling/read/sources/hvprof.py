@@ -98,7 +98,7 @@ class _Problems:
         self.unreadable: list[tuple[Path, RequestError]] = []
         self.foreign: list[str] = []
         self.damaged: list[tuple[Path, str]] = []
-        self.truncated: list[tuple[Path, str]] = []
+        self.lost: list[tuple[Path, str]] = []
         self.missing: list[str] = []
         self.overwritten: defaultdict[int, int] = defaultdict(int)  # by rank
         self.large_counts_unseen: set[int] = set()  # ranks
@@ -108,7 +108,7 @@ class _Problems:
     def add(self, profile: ProfileFile) -> None:
         header = profile.header
         self.damaged += [(profile.path, text) for text in profile.warnings]
-        self.truncated += [(profile.path, profile.truncated)] if profile.truncated is not None else []
+        self.lost += [(profile.path, profile.lost)] if profile.lost is not None else []
         if header.large_counts_unseen:
             self.large_counts_unseen.add(header.rank)
         if header.stopped:
@@ -149,7 +149,7 @@ class _Problems:
 
     def incomplete(self) -> list[str]:
         """The reasons why messages are missing that were not overwritten."""
-        lost = [*((path, str(error)) for path, error in self.unreadable), *self.truncated]
+        lost = [*((path, str(error)) for path, error in self.unreadable), *self.lost]
         missing = ["; ".join(self.missing)] if self.missing else []
         return [*_listed(sorted(lost)), *self.foreign, *missing, *self._out_of_memory()]
 
