@@ -519,6 +519,12 @@ def test_the_network_of_namespaces_avoids_routes(
     assert str(netns.free_subnet()) == subnet
 
 
+def test_the_dockerfile_makes_the_image_that_hvscale_builds() -> None:
+    dockerfile = (Path(__file__).parents[2] / "docker" / "Dockerfile").read_text()
+    assert f"--no-install-recommends {' '.join(image.PACKAGES)} " in dockerfile
+    assert "ENV LANG=C.UTF-8\n" in dockerfile
+
+
 def test_what_docker_s_library_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "DockerClient", lambda **settings: io.BytesIO())
     with pytest.raises(RequestError, match="Resource ID was not provided"), engine.connection():
