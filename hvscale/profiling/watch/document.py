@@ -56,7 +56,7 @@ class ExposedNow(BaseModel):
 
     `basis`: `measured` by the program (steps.jsonl), bounded by the `calls` of the lowest rank that
     marks steps, bounded by `counters` over all steps of all ranks so far, or without steps, at most
-    the mean share of `time` that ranks spend in calls.
+    the mean share of `time` that ranks spend in collectives.
     """
 
     basis: Literal["measured", "calls", "counters", "time"]

@@ -68,7 +68,7 @@ def exposed_sentence(watch: Watch) -> str:
     low, high = human_share(exposed.share_at_least), human_share(exposed.share_at_most)
     between = low if low == high else f"{low} to {high}"
     if exposed.basis == "time":
-        return f"exposed communication: at most {high} % of the time, which ranks spend in calls"
+        return f"exposed communication: at most {high} % of the time, which ranks spend in collectives"
     how = {
         "measured": f"measured by the program in {exposed.steps} steps",
         "calls": f"from the calls of the lowest rank in {exposed.steps} steps",
@@ -175,7 +175,7 @@ def summary_line(watch: Watch) -> str:
         calls = sum(row.calls_per_second for row in watch.rows)
         speed = sum(row.gigabytes_per_second for row in watch.rows)
         share = human_share(watch.share_of_time or 0.0)
-        parts.append(f"{human_number(calls) if calls else 0} calls/s, {_bandwidth(speed)} GB/s, {share} % in calls")
+        parts.append(f"{human_number(calls) if calls else 0} calls/s, {_bandwidth(speed)} GB/s, {share} % in collectives")
     late = watch.late_ranks.late_ranks if watch.late_ranks is not None else []
     if late:
         parts.append(f"last: rank {late[0].rank} ({human_share(late[0].share_last)} %)")
