@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from PIL import Image
+from PIL.PpmImagePlugin import PpmImageFile
 from pydantic import BaseModel, ConfigDict
 
 from hvscale.core.documents import VersionedDocument
@@ -156,4 +157,7 @@ def _bits(file: Path, image: Image.Image) -> int:
     if image.format == "TIFF":
         bits = image.getexif().get(TIFF_BITS_PER_SAMPLE) or 8
         return max(bits) if isinstance(bits, tuple) else int(bits)
+    if isinstance(image, PpmImageFile):
+        how = image.tile[0].args  # of the decoder; its second part is the value of white if that is not 255
+        return 16 if isinstance(how, tuple) and how[1] > 255 else 8
     return 8

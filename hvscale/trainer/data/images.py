@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 # Formats whose 32-bit integers and floating-point values have no range by themselves: by mode, the
 # largest values that can be those of a picture. Below, all would be black, and above, white.
 PEAKS = {"I": (256, 65535), "F": (2, 511)}
-DEFINED_RANGES = ("PNG", "PPM")
+DEFINED_RANGES = ("PNG", "PPM")  # of integers
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
@@ -88,7 +88,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
     Raises UnknownRangeError if the values of 32 bits are neither those of 16 bits nor of 8.
     """
-    if image.mode in PEAKS and image.format not in DEFINED_RANGES:
+    if image.mode == "F" or (image.mode == "I" and image.format not in DEFINED_RANGES):
         check_range(image)
     if image.mode.startswith("I"):
         # Pillow's convert would make all values above 255 white.

@@ -176,6 +176,24 @@ def test_an_image_whose_white_is_unknown_is_refused(photos: Path, peak: int, dty
     assert problem.kind == "unknown range"
 
 
+def test_a_portable_float_map_does_not_become_black(tmp_path: Path) -> None:
+    file = tmp_path / "map.pfm"
+    file.write_bytes(b"Pf\n4 4\n-1.0\n" + np.full(16, 0.5, "<f4").tobytes())
+    with pytest.raises(RequestError, match=r"map\.pfm .*its largest value is 0\.5, .*: convert it to 8 bits"):
+        decode(file)
+    file.write_bytes(b"Pf\n4 4\n-1.0\n" + np.full(16, 128, "<f4").tobytes())
+    assert decode(file).max() == 128
+
+
+@pytest.mark.parametrize("white", [255, 100, 65535])
+def test_bits_of_portable_pixel_maps_are_checked(photos: Path, white: int) -> None:
+    values = np.full(40 * 40 * 3, white, ">u2" if white > 255 else "u1")
+    (photos / "other.ppm").write_bytes(f"P6 40 40 {white}\n".encode() + values.tobytes())
+    found = {problem.kind for problem in check(str(photos), 8, lambda: None).problems}
+    assert ("16-bit" in found) == (white > 255)
+    assert decode(photos / "other.ppm").min() == 255
+
+
 @pytest.mark.parametrize("mode", ["L", "I;16", "F", "RGB"])
 def test_bits_of_tiff_files_are_checked(photos: Path, mode: str) -> None:
     Image.new(mode, (40, 40)).save(photos / "other.tif")
