@@ -99,7 +99,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def check_range(image: Image.Image) -> None:
     """Raises UnknownRangeError for an image that would become black or white."""
     peak, (least, most) = float(np.asarray(image).max()), PEAKS[image.mode]
-    if 0 < peak < least or peak > most:
+    if peak and not least <= peak <= most:  # also for NaN, which stands for missing values
         white = 255 if image.mode == "F" else 65535
         raise UnknownRangeError(f"its largest value is {peak:g}, and {white} would be white: convert it to 8 bits")
 

@@ -164,8 +164,11 @@ def test_sixteen_bit_grey_keeps_its_upper_eight_bits(photos: Path, dtype: type) 
         assert crop.std() > 20
 
 
-@pytest.mark.parametrize(("peak", "dtype"), [(255, np.int32), (70000, np.int32), (1, np.float32), (65535, np.float32)])
-def test_an_image_whose_white_is_unknown_is_refused(photos: Path, peak: int, dtype: type) -> None:
+@pytest.mark.parametrize(
+    ("peak", "dtype"),
+    [(255, np.int32), (70000, np.int32), (1, np.float32), (65535, np.float32), (np.nan, np.float32)],
+)
+def test_an_image_whose_white_is_unknown_is_refused(photos: Path, peak: float, dtype: type) -> None:
     """It would be all black, or white."""
     file = photos / "other.tif"
     Image.fromarray(np.linspace(0, peak, 1600).reshape(40, 40).astype(dtype)).save(file)
