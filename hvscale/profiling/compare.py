@@ -19,7 +19,7 @@ from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
-from hvscale.profiling.analyze.grouping import Bins, parse_bins
+from hvscale.profiling.analyze.grouping import Bins, bin_warnings, parse_bins
 from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, Part, Recording, Reducer
@@ -520,6 +520,9 @@ def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _T
             f"the steps of these runs are unknown: a step is taken to be {human_bytes(before.bytes_per_step)} sent by each rank"
         )
     counted = [run.path for run in (before, after) if not run.recording.has_calls]
+    for run, table in ((before, first), (after, second)):
+        if not run.recording.has_calls and run.recording.totals is not None:
+            found += [f"{run.path}: {text}" for text in bin_warnings([run.recording.totals], table.bins)]
     if counted:
         found.append(
             f"no intervals, because the calls of {' and '.join(counted)} were only counted: `hvscale profile --record calls` "

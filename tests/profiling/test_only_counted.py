@@ -147,6 +147,9 @@ def test_runs_of_another_number_of_steps_are_compared_by_step(open_mpi: Mpi, run
         assert found.step is not None
         assert found.step.seconds_before > 0.002
         assert [text for text in found.warnings if "--record calls" in text]
+    assert not [text for text in found.warnings if "power of two" in text]
+    split = [text for text in compare(short, calls, "5K").warnings if "a bin edge that is not a power of two" in text]
+    assert [text.partition(": ")[0] for text in split] == [str(short.path)]
 
 
 def test_other_work_is_found_in_counters(open_mpi: Mpi, run_as: Callable[..., RunFolder]) -> None:
