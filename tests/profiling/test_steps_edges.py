@@ -1,6 +1,8 @@
 """The edges of steps, from marks and from steps.jsonl, for messages at known times."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +145,15 @@ def marked(*ranks: list[int], overwritten: int = 0) -> Recording:
 def test_marks_of_the_lowest_rank_are_the_edges(recording: Recording, edges: list[int] | None) -> None:
     found = step_edges(recording, None)
     assert (None if found is None else found.tolist()) == edges
+
+
+def test_a_rank_without_a_collective_has_no_ring_that_begins() -> None:
+    made = marked([5, 10, 20, 30], [19, 31], overwritten=1)
+    silent: Any = SimpleNamespace(parts=[SimpleNamespace(rank=3, slots=5, times=lambda: np.empty((0, 4), np.int64))])
+    silent.operations = ()
+    found = step_edges(replace(made, events=silent), None)
+    assert found is not None
+    assert found.tolist() == [20, 30]
 
 
 def test_marks_take_precedence_over_the_log() -> None:

@@ -127,7 +127,7 @@ def _marks_in_all_rings(recording: Recording, marks: NDArray[np.int64]) -> NDArr
     """The lowest rank's marks since the ring that begins last: a rank with more calls has fewer
     steps in its ring.
     """
-    begins = {part.rank: int(part.times()[:, 1].min()) for part in recording.events.parts if part.slots}
+    begins = {part.rank: int(part.times()[:, 1].min()) for part in recording.events.parts if part.times()[:, 0].any()}
     begins |= {rank: int(own[0]) for rank, own in recording.steps.items() if len(own)}
     return marks[int(np.argmin(np.abs(marks - max(begins.values())))) :]
 
