@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -602,6 +603,16 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
         measurement.measure(RunProgress(1, 2), warn=warnings.append)
     assert warnings[0] == "2 ranks on 1 core"
     assert [one.name for one in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_measurement_that_ctrl_c_ends_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(VALID_FILE)
+    study = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder")
+    monkeypatch.setattr(study.measurements[0], "measure", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        study.measure(RunProgress, warn=lambda text: None)
+    assert (study.document.state, study.document.measurements[0].state) == ("interrupted", "interrupted")
 
 
 def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ class ExperimentStudy(Study[ExperimentDocument]):
             if isinstance(error, RunInterruptedError | RequestError):
                 raise
             self.failure = self.failure or error
+        except BaseException:  # Ctrl-C between two starts, such as while a program is built
+            record.state = "interrupted"
+            raise
         else:
             record.state = "finished"
         finally:
