@@ -131,6 +131,7 @@ def print_breakdown(
     """Print the breakdown of a run. `explain`: the value of --explain; `last`: as of
     `print_document`.
     """
+    from hvscale.profiling.analyze.explanation import ONLY_COUNTED
     from hvscale.studies.run_report.breakdown_tables import (
         point_to_point_table,
         rank_rows_table,
@@ -156,6 +157,8 @@ def print_breakdown(
     if explain is None and not breakdown.explained:
         reason = breakdown.unavailable["waiting"]
         print_message(f"waiting, exposed communication, buffer reuse and Horovod's phases are left out: {reason}")
+    if breakdown.unavailable.get("waiting") == ONLY_COUNTED:
+        print_message(f"waiting, late ranks and buffer reuse are left out: {ONLY_COUNTED}")
 
 
 def print_gradients(run: "RunFolder") -> None:

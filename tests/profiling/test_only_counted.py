@@ -13,6 +13,7 @@ from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare, read_profiled_run
 from hvscale.profiling.read.profile_file import BUFFER_BITS, STEP, ProfileFile
+from tests.conftest import Run
 from tests.profiling.conftest import MakeRun, Mpi
 
 COUNTERS = {"HVPROF_RECORD": "counters"}
@@ -117,7 +118,9 @@ def test_steps_are_summed_exactly(open_mpi: Mpi, make_run: MakeRun) -> None:
         assert found == step_sums_of_records(path)
 
 
-def test_steps_that_are_only_counted_bound_exposed_communication(open_mpi: Mpi, make_run: MakeRun) -> None:
+def test_steps_that_are_only_counted_bound_exposed_communication(
+    open_mpi: Mpi, make_run: MakeRun, hvscale: Run
+) -> None:
     run = make_run(2)
     open_mpi.record(run, 2, [str(open_mpi.compile("steps")), "20"], **COUNTERS)
     found = explained_breakdown(run)
@@ -130,6 +133,8 @@ def test_steps_that_are_only_counted_bound_exposed_communication(open_mpi: Mpi, 
     assert sum(row.step_seconds or 0 for row in found.by_rank) == pytest.approx(2 * exposed.mean_step_seconds)
     for part in ("waiting", "buffer_reuse"):
         assert "hvscale profile --record calls" in found.unavailable[part]
+    shown = hvscale("breakdown", run.path)
+    assert "waiting, late ranks and buffer reuse are left out: calls were only counted" in shown.stderr
 
 
 def test_runs_of_another_number_of_steps_are_compared_by_step(open_mpi: Mpi, run_as: Callable[..., RunFolder]) -> None:
