@@ -63,6 +63,6 @@ docs: setup-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "open site/index.html"
 
-clean: ## remove .venv, .venv-mpich, site and tool caches; keep the cache of built wheels
+clean: ## remove .venv, .venv-mpich, site, dist with its bundles, and tool caches; keep the cache of built wheels
 	@rm -rf .venv .venv-setup site .venv-mpich .venv-mpich-setup build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find hvscale tests setup -name __pycache__ -type d -prune -exec rm -rf {} +
