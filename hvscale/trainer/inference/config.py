@@ -25,8 +25,8 @@ class TrainedConfig(BaseModel):
     model's own.
     """
     memory_gb: Gigabytes = 2
-    """Limit the memory for computing one image, in GB (10^9 bytes). Larger images are cut into
-    tiles, with the same result. The result itself takes 20 bytes a pixel more, 50 with
+    """Limit the memory that the model takes for one image, in GB (10^9 bytes). Larger images are
+    cut into tiles, with the same result, which takes 20 bytes a pixel more, 50 with
     --self-ensemble.
     """
     self_ensemble: bool = False
