@@ -166,7 +166,7 @@ def read(
     np_of_job = run.read().np
     warnings = [
         f"Horovod writes its timeline on rank 0 only: all times are rank 0's, and its calls, bytes and seconds are "
-        f"multiplied by the {np_of_job} ranks"
+        f"multiplied by the {np_of_job} ranks, which is too much for messages of a process set"
     ]
     if timeline.damaged:
         warnings.append(f"{run.timeline}: {timeline.damaged} events are truncated or damaged and were skipped")
