@@ -308,7 +308,9 @@ def test_damaged_figures_leave_the_run_listed(hvscale: Run, make_run: MakeRun) -
     speeds: list[dict[str, Any]] = [{"throughput": speed} for speed in (10**400, math.nan, math.inf, -1, 5)]
     speeds.append({"throughput": 9, "problem": "the clocks differ"})
     make_study(run.parent, "foreign", command=["\ud800"], unit="images/s", runs=speeds)
+    make_run("c", placement="\ud800\udcff", ended_at=datetime(1, 1, 1, tzinfo=UTC))
     entries = {entry["name"]: entry for entry in listed(hvscale, "--csv", "runs.csv")}
+    assert entries["c"]["state"] == "finished"
     assert (entries["foreign"]["images_per_second"], entries["foreign"]["command"]) == (
         5,
         ["\N{REPLACEMENT CHARACTER}"],

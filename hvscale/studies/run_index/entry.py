@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RequestError
@@ -26,7 +26,10 @@ SCHEMA_BYTES = 256  # a document begins with its schema
 PREDICTION = "prediction"  # the document of `hvscale predict`, which records neither folder nor state
 RECENT_BYTES = 1 << 14  # of a longer steps.jsonl, about a hundred steps: listings must be quick
 IMAGES = "images/s"
+LAST_SECOND = 253_402_214_400.0  # a day before the year 10000, which no time zone reaches
 UNENCODABLE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
+# Any program may have written a document: what cannot be written to a file is replaced.
+Text = Annotated[str, AfterValidator(lambda text: UNENCODABLE.sub("\N{REPLACEMENT CHARACTER}", text))]
 
 
 class RunEntry(BaseModel):
@@ -42,11 +45,11 @@ class RunEntry(BaseModel):
 
     name: str
     kind: str
-    state: str
-    command: list[str] = []
+    state: Text
+    command: list[Text] = []
     np: int | None = None
     np_min: int | None = None
-    placement: str | None = None
+    placement: Text | None = None
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime
     age_seconds: float
@@ -55,7 +58,7 @@ class RunEntry(BaseModel):
     bytes: int
     runs: int
     page: str | None = None
-    problem: str | None = None
+    problem: Text | None = None
 
     @property
     def is_open(self) -> bool:
@@ -143,6 +146,7 @@ def _read_run(run: RunFolder, now: float) -> RunEntry:
 
 
 def _age(changed: float, now: float) -> dict[str, Any]:
+    changed = min(max(changed, 0.0), LAST_SECOND)  # a damaged record or clock may say any time
     # The clock of the host where the run ended may be ahead.
     return {"ended_at": datetime.fromtimestamp(changed).astimezone(), "age_seconds": max(0.0, now - changed)}
 
@@ -225,7 +229,7 @@ def _read_study(path: Path, study: StudyFile, now: float) -> RunEntry:
     if study.content is None:
         return RunEntry(**common, state=UNREADABLE, problem=study.problem)
     content = study.content
-    state = _text(content.get("state", "finished"))
+    state = str(content.get("state", "finished"))
     numbers = [
         number for name in ("np", "nps", "workers", "predict_np") for number in _whole_numbers(content.get(name))
     ]
@@ -233,17 +237,12 @@ def _read_study(path: Path, study: StudyFile, now: float) -> RunEntry:
     return RunEntry(
         **common,
         state="interrupted" if state in OPEN_STATES and is_abandoned(path) else state,
-        command=[_text(word) for word in (command if isinstance(command, list) else [command]) if word is not None],
+        command=[str(word) for word in (command if isinstance(command, list) else [command]) if word is not None],
         np=max(numbers, default=None),
         np_min=min(numbers, default=None),
         placement=", ".join(_placements(content)) or None,
         images_per_second=_fastest(content),
     )
-
-
-def _text(value: Any) -> str:
-    """A value as text that can be written to a file."""
-    return UNENCODABLE.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
 def _whole_numbers(value: Any) -> list[int]:
@@ -254,11 +253,11 @@ def _placements(content: dict[str, Any]) -> list[str]:
     """The placements of a study's runs, each once."""
     listed, launch = content.get("placements"), content.get("launch")
     if isinstance(listed, list):
-        return [_text(one) for one in listed]
+        return [str(one) for one in listed]
     if not isinstance(launch, dict):
         return []
     variants = [one for one in launch.values() if isinstance(one, dict)] or [launch]
-    return list(dict.fromkeys(_text(one.get("placement", DEFAULT_PLACEMENT)) for one in variants))
+    return list(dict.fromkeys(str(one.get("placement", DEFAULT_PLACEMENT)) for one in variants))
 
 
 def _fastest(content: dict[str, Any]) -> float | None:
