@@ -135,10 +135,10 @@ def find_user_function(name: str) -> Preset:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's own code raises
-        raise RequestError(f"--model {name}: {module_name} cannot be imported: {error!r}") from error
+        raise RequestError(f"{name}: {module_name} cannot be imported: {error!r}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise RequestError(f"--model {name}: {module_name} has no function {function_name!r}")
+        raise RequestError(f"{name}: {module_name} has no function {function_name!r}")
     task = infer_task(name, function)
     return Preset(function, task, INPUT_SIDES[task])
 
