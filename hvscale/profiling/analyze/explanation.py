@@ -15,7 +15,12 @@ from hvscale.core.units import GIB, human_bytes, human_seconds
 from hvscale.profiling.analyze.breakdown import Breakdown, RankTables, read_recording
 from hvscale.profiling.analyze.buffer_reuse import HitRate, hit_rates
 from hvscale.profiling.analyze.collectives import CollectiveAccumulator, match_collectives
-from hvscale.profiling.analyze.exposed import ExposedCommunication, Exposure, exposure_without_calls
+from hvscale.profiling.analyze.exposed import (
+    ExposedCommunication,
+    Exposure,
+    exposure_of_counters,
+    exposure_without_calls,
+)
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
 from hvscale.profiling.analyze.rank_comparison import ByRank, compare_ranks
@@ -238,7 +243,10 @@ def _exposure(recording: Recording, log: StepLog | None) -> Exposure | ExposedCo
     if known is not None or not recording.has_calls or not len(recording.events):
         return known
     edges_ns = step_edges(recording, log)
-    return None if edges_ns is None else Exposure(recording, edges_ns)
+    if edges_ns is not None:
+        return Exposure(recording, edges_ns)
+    # After an overflow, no step may be in all rings; the counters have all steps.
+    return exposure_of_counters(recording.step_sums) if recording.step_sums else None
 
 
 def _exposed(

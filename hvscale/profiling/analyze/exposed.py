@@ -33,9 +33,10 @@ class ExposedCommunication(BaseModel):
     """The exposed communication of a run; shares are fractions of a step's time.
 
     `basis`: `measured` by the program (`communication_seconds` in steps.jsonl), or bounded by the
-    recorded `calls` or, if these were only counted, by `counters`: then there are no single steps
-    and no medians. A blocking call on the thread that marks steps is fully exposed. A call on
-    another thread or a non-blocking call may overlap computation: only the upper bound includes it.
+    recorded `calls` or, if these were only counted or overwritten, by `counters`: then there are no
+    single steps and no medians. A blocking call on the thread that marks steps is fully exposed. A
+    call on another thread or a non-blocking call may overlap computation: only the upper bound
+    includes it.
     """
 
     basis: Literal["measured", "calls", "counters"]
@@ -55,7 +56,7 @@ def exposure_without_calls(recording: Recording, log: StepLog | None) -> Exposed
     None without either.
     """
     if log is None or np.isnan(log.exposed_seconds).all():
-        return _of_counters(recording.step_sums) if recording.step_sums and not recording.has_calls else None
+        return exposure_of_counters(recording.step_sums) if recording.step_sums and not recording.has_calls else None
     measured = np.flatnonzero(~np.isnan(log.exposed_seconds))
     exposed = np.clip(log.exposed_seconds[measured], 0, log.seconds[measured])
     return _summary("measured", [0], log.steps[measured], log.seconds[measured], exposed, exposed)
@@ -76,7 +77,7 @@ def exposed_communication(
     return exposure.result()
 
 
-def _of_counters(sums: dict[int, StepSums]) -> ExposedCommunication:
+def exposure_of_counters(sums: dict[int, StepSums]) -> ExposedCommunication:
     """The exposed communication of a run of which only sums over its steps are known."""
     seconds, at_least, at_most = np.array(
         [(one.duration_ns, one.blocking_ns, min(one.collectives_ns, one.duration_ns)) for one in sums.values()],
