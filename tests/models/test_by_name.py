@@ -117,6 +117,6 @@ def test_own_models_are_found_without_importing_torchvision() -> None:
 
 def test_module_that_cannot_be_imported() -> None:
     with pytest.raises(
-        RequestError, match="^no_such_module:model: no_such_module cannot be imported: ModuleNotFoundError"
+        RequestError, match=r"^no_such_module:model: no_such_module cannot be imported: ModuleNotFoundError"
     ):
         models.build("no_such_module:model")
