@@ -7,9 +7,10 @@ import pytest
 
 from hvscale.bench.collectives import memory
 from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOptions
-from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
+from hvscale.bench.collectives.rank_job import ResultReader
+from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP, results_path
 from hvscale.cli.launch_options import resolve
-from hvscale.core.errors import RequestError
+from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.launch.options import LaunchOptions
 
@@ -96,3 +97,13 @@ def test_each_back_end_gets_its_own_flavour_and_knobs(tmp_path: Path) -> None:
     assert (start.options.mpi, start.entry.knobs) == ("openmpi", {"allreduce_algorithm": "ring"})
     assert {"A=1", "OMPI_MCA_coll_tuned_allreduce_algorithm=4"} <= set(start.options.env)
     assert [size.bytes for size in start.request.sizes] == [4 << power for power in range(9)]
+
+
+@pytest.mark.parametrize("seconds", ["[]", "[-1.0]", "[1e999]", "["])
+def test_damaged_results_are_not_trusted(tmp_path: Path, seconds: str) -> None:
+    line = (
+        f'{{"kind": "measured", "bytes": 4, "count": 1, "in_place": true, "calls_per_sample": 1, "seconds": {seconds}'
+    )
+    results_path(tmp_path).write_text(f'{line}, "rank_seconds": [1.0]}}\n')
+    with pytest.raises(UntrustedError, match=r"bench\.jsonl is damaged"):
+        ResultReader(tmp_path).new_results()

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from hvscale.bench.collectives.backends import Backend
 from hvscale.bench.collectives.request import (
     BenchRequest,
@@ -14,7 +16,7 @@ from hvscale.bench.collectives.request import (
     request_path,
     results_path,
 )
-from hvscale.core.errors import RankFailedError, RequestError
+from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.launch import flavours
 from hvscale.launch.controller import launch
@@ -54,7 +56,11 @@ class ResultReader:
         self.file, self.refused = FileTail(results_path(run)), ""
 
     def new_results(self) -> list[BenchStarted | Refused | MeasuredSize]:
-        found = [ResultLine.model_validate_json(b'{"line":' + text + b"}").line for text in self.file.new_lines()]
+        """Raises UntrustedError for a damaged line."""
+        try:
+            found = [ResultLine.model_validate_json(b'{"line":' + text + b"}").line for text in self.file.new_lines()]
+        except ValidationError as error:
+            raise UntrustedError(f"{self.file.path} is damaged: measure again in a new --run folder") from error
         self.refused = next((line.reason for line in found if isinstance(line, Refused)), self.refused)
         return found
 

@@ -138,6 +138,9 @@ class Refused(BaseModel):
     reason: str
 
 
+Times = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)]
+
+
 class MeasuredSize(BaseModel):
     """The times of one size.
 
@@ -150,8 +153,8 @@ class MeasuredSize(BaseModel):
     count: int
     in_place: bool
     calls_per_sample: int
-    seconds: list[float]
-    rank_seconds: list[float]
+    seconds: Times
+    rank_seconds: Times
     wrong: int | None = None
     first_wrong: WrongElement | None = None
 
