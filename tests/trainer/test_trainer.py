@@ -1,6 +1,7 @@
 """The training loop in a single process: order of hooks, and exact continuation from a state."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,3 +104,12 @@ def test_the_optimizers_without_the_compiler_make_torch_s_steps(kind: type[torch
     (weights, state), (expected, expected_state) = reversed(trained)
     assert torch.equal(weights, expected)
     assert str(state) == str(expected_state)
+
+
+def test_chosen_images_of_any_folder_beside_validation_data(photos: Path) -> None:
+    """No default range of DIV2K is checked: --val-data takes its place."""
+    options = {"n_resblocks": 1, "n_feats": 4, "batch_size": 1, "patch_size": 8, "steps": 1, "cache_gb": 0}
+    config = TrainConfig.of(**options, data=str(photos), train_images="1-2", val_data=str(photos))
+    task = SuperResolution(config, Ranks())
+    assert [photo.name for photo in task.training] == ["a", "b"]
+    assert [photo.name for photo in task.validation] == ["a", "b", "c"]

@@ -128,13 +128,18 @@ def split(
 
     The default is the public ranges for DIV2K, otherwise all photos but the last for training. A
     range such as 1-800 counts file numbers (DIV2K) or positions in name order. Raises RequestError
-    for empty or overlapping ranges, duplicate names, or an unknown `holdout`.
+    for empty or overlapping ranges, one range alone of another set than DIV2K, duplicate names, or
+    a `holdout` that is unknown or comes with ranges.
     """
     names = [pair.name for pair in found.pairs]
     if duplicates := [name for name, count in Counter(names).items() if count > 1]:
         raise RequestError(f"{found.title} has two photos named {min(duplicates)}: rename one")
     if holdout is not None and holdout not in names:
         raise RequestError(f"no photo named {holdout!r} to hold out; choose from {', '.join(names[:20])}")
+    if holdout is not None and (training or validation):
+        raise RequestError("--holdout excludes --train-images and --val-images: leave them out")
+    if found.layout != "div2k" and (training is None) != (validation is None):
+        raise RequestError(f"{found.title} is not DIV2K: give both --train-images and --val-images, or none")
     if holdout is None and (found.layout == "div2k" or training or validation):
         numbers = image_numbers(found)
         chosen_training = parse_range("--train-images", training) or DIV2K_TRAINING

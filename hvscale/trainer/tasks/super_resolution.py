@@ -14,7 +14,7 @@ from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
 from hvscale.trainer.data.pairs import Photo
-from hvscale.trainer.data.sources import ImageSet, image_set, split
+from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, parse_range, select_numbers, split
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
@@ -56,9 +56,8 @@ class SuperResolution:
         if config.val_images or config.holdout:
             raise RequestError("--val-data excludes --val-images and --holdout: leave them out")
         other = image_set(config.val_data, config.scale)
-        if config.train_images is None:
-            return found, other
-        return split(found, config.train_images, None, None)[0], other
+        chosen = parse_range("--train-images", config.train_images)
+        return found if chosen is None else select_numbers(found, image_numbers(found), chosen), other
 
     def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)

@@ -127,11 +127,18 @@ def test_missing_and_mismatched_low_resolution_image(tmp_path: Path, write_image
         ("first", "3", "--train-images first: not a range of image numbers; example: 1-800"),
         ("2-1", "3", "--train-images 2-1"),
         ("0-2", "3", "--train-images 0-2"),
+        ("1-2", None, "is not DIV2K: give both --train-images and --val-images"),
+        (None, "3", "is not DIV2K: give both --train-images and --val-images"),
     ],
 )
-def test_invalid_range(photos: Path, training: str, validation: str, message: str) -> None:
+def test_invalid_range(photos: Path, training: str | None, validation: str | None, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         split(image_set(str(photos), 2), training, validation, None)
+
+
+def test_ranges_are_not_ignored_beside_a_held_out_photo(photos: Path) -> None:
+    with pytest.raises(RequestError, match="--holdout excludes --train-images and --val-images"):
+        split(image_set(str(photos), 2), "1", "2", "c")
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
