@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
+from hvscale.trainer.checkpoints.trained_model import TrainedModel
 from hvscale.trainer.data.classes import class_folders, random_crop_box, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.inference.config import EvalConfig
-from hvscale.trainer.inference.evaluate import classes_of, evaluate_trained
+from hvscale.trainer.inference.evaluate import classes_of, evaluate_trained, folder_for
 from hvscale.trainer.tasks import classification
 from tests.trainer.conftest import Ranks
 
@@ -136,6 +138,10 @@ def test_torchvision_model_on_synthetic_images() -> None:
         ({"data": "colours", "n_feats": 8}, "mobilenet_v3_small has no option 'n_feats'"),
         ({"data": "colours", "batch_size": 25}, "a step takes 25 images over all ranks, but there are only 24"),
         ({"data": "colours", "val_data": "other"}, "have different classes: blue is only in one of them"),
+        (
+            {"data": "colours", "train_images": "1-3"},
+            "--train-images is for super-resolution, and mobilenet_v3_small is",
+        ),
     ],
 )
 def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -> None:
@@ -144,6 +150,13 @@ def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -
     with pytest.raises(RequestError, match=message):
         train(TrainConfig.of(**{"model": "mobilenet_v3_small", "steps": 1, **SMALL, **options}))
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("images", "1-2"), ("measure", "luma"), ("shave", 0)])
+def test_an_evaluation_ignores_no_option(option: str, value: Any) -> None:
+    config = EvalConfig(weights=Path("w.pt"), data="colours", **{option: value})
+    with pytest.raises(RequestError, match=f"^--{option} is for super-resolution, and resnet50 is a classifier"):
+        folder_for(config, TrainedModel("resnet50", {}, torch.nn.Identity()))
 
 
 def test_truncated_image_is_named_during_training(classes: Path) -> None:

@@ -29,7 +29,7 @@ from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_
 from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, score_photos
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.resources import share_cores
-from hvscale.trainer.tasks.classification import accuracy
+from hvscale.trainer.tasks.classification import accuracy, refuse_photo_options
 
 MIN_MEASURED_SIDE = 11  # pixels left after shaving: SSIM's window
 
@@ -116,7 +116,10 @@ def classes_of(data: str) -> ClassFolder:
 
 
 def folder_for(config: EvalConfig, trained: TrainedModel) -> ClassFolder:
-    """Raises RequestError if it does not have the classes that the model tells apart."""
+    """Raises RequestError if it does not have the classes that the model tells apart, and for an
+    option that a classifier would ignore.
+    """
+    refuse_photo_options(config, trained.name, ("images", "measure", "shave", "self_ensemble"))
     folder, trained_classes = classes_of(config.data), trained.options.get("num_classes")
     if trained_classes is not None and len(folder.classes) != trained_classes:
         raise RequestError(

@@ -1,17 +1,19 @@
 """Image classification: class folders or synthetic images, cross-entropy, top-1 and top-5."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig
+from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.data.batches import EpochOrder, Position
 from hvscale.trainer.data.classes import ClassFolder, class_folders, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
@@ -25,6 +27,13 @@ AUXILIARY_WEIGHT = 0.3
 SYNTHETIC_BATCHES_PER_EPOCH = 1000
 
 
+def refuse_photo_options(config: BaseModel, model: str, fields: Sequence[str]) -> None:
+    """Raises RequestError for an option that a classifier would ignore."""
+    for field in fields:
+        if getattr(config, field) != type(config).model_fields[field].default:
+            raise RequestError(f"{flag(field)} is for super-resolution, and {model} is a classifier: leave it out")
+
+
 class Classification:
     # 0.1 for 256 images (Goyal et al., 2017), scaled to 32 images as in Horovod's ImageNet example.
     learning_rate, optimizer = 0.0125, "sgd"
@@ -36,6 +45,7 @@ class Classification:
         self.side = config.image_size or ranks.all_or_fail(lambda: models.find(config.model)).side
         self.training: ClassFolder | None = None
         self.validation: ClassFolder | None = None
+        ranks.all_or_fail(lambda: refuse_photo_options(config, config.model, ("train_images", "val_images", "holdout")))
         if config.data == BUNDLED:
             ranks.all_or_fail(lambda: self._refuse_bundled_photos())
         if config.data == SYNTHETIC:
