@@ -157,7 +157,7 @@ def print_breakdown(
     if explain is None and not breakdown.explained:
         reason = breakdown.unavailable["waiting"]
         print_message(f"waiting, exposed communication, buffer reuse and Horovod's phases are left out: {reason}")
-    if breakdown.unavailable.get("waiting") == ONLY_COUNTED:
+    if not json and breakdown.unavailable.get("waiting") == ONLY_COUNTED:
         print_message(f"waiting, late ranks and buffer reuse are left out: {ONLY_COUNTED}")
 
 

@@ -325,7 +325,9 @@ def test_a_job_that_is_killed_meanwhile(hvscale: Run, steady: Path, tmp_path: Pa
         ) as watching:
             assert watching.stdout is not None
             first = watching.stdout.readline()
-            assert re.match(r"\d\d:\d\d:\d\d job: running for .*; step \d+, .* calls/s, .* in calls; last: rank", first)
+            assert re.match(
+                r"\d\d:\d\d:\d\d job: running for .*; step \d+, .* calls/s, .* in collectives; last: rank", first
+            )
             if killed == "hvscale":
                 job.kill()
             else:
