@@ -25,6 +25,7 @@ from hvscale.core.documents import VersionedDocument, other_version, parse_json,
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import is_device, open_new, read_text
 from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
+from hvscale.core.numbers import Ranks
 
 # Stopped: the program that started the run ended it early.
 RunState = Literal["starting", "running", "finished", "stopped", "failed", "interrupted"]
@@ -217,7 +218,7 @@ class RunRecord(VersionedDocument):
     schema_: Literal["hvscale/run/2"] = "hvscale/run/2"
     state: RunState = "starting"
     command: list[str]
-    np: int
+    np: Ranks
     launch: dict[str, JsonValue] = {}
     library: Library
     libraries_reported: list[ReportedLibrary] = []

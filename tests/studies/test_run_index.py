@@ -11,18 +11,20 @@ import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvscale.core.errors import RequestError
 from hvscale.core.folder_lock import FolderLock
 from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.profiling.read.counters import COUNTERS
 from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, STEP
+from hvscale.studies.run_index import communication
 from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
 from hvscale.studies.run_index.page import HEIGHT, POINTS, WIDTH, draw_sparkline
@@ -353,6 +355,34 @@ def test_the_share_reads_every_counter(hvscale: Run, make_run: MakeRun) -> None:
     (run / "hvprof/rank-00000.hvp").write_bytes(head(COUNTERS, 2, 0, signed(made)) + made[-2:].tobytes())
     (entry,) = listed(hvscale)
     assert entry["communication_share"] == pytest.approx(COUNTERS * 1e-3 / SECONDS)
+
+
+def test_a_counter_that_was_torn_while_it_was_read_is_read_again(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("a", np=1)
+    made = records(40)
+    (run / "hvprof/rank-00000.hvp").write_bytes(head(40, 2, 0, made) + made[-2:].tobytes())
+    whole = communication._used_counters
+
+    def torn(stream: IO[bytes]) -> Any:
+        found = whole(stream)
+        found["calls"][found["key"] != 0] += 1
+        return found
+
+    folder = RunFolder.open(run)
+    expected = communication.communication_share(folder, folder.read(), 0.0)
+    monkeypatch.setattr(communication, "_used_counters", torn)
+    assert expected
+    assert communication.communication_share(folder, folder.read(), 0.0) == expected
+
+
+@pytest.mark.parametrize("ranks", [-3, 0, 10**9])
+def test_an_impossible_number_of_ranks_is_a_damaged_record(make_run: MakeRun, ranks: int) -> None:
+    record = make_run("a") / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "np": ranks}))
+    with pytest.raises(RequestError, match=r"run\.json"):
+        RunFolder.open(record.parent).read()
 
 
 def test_old_runs_are_removed_but_the_best(hvscale: Run, make_run: MakeRun, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
 from hvscale.profiling.read.profile_file import COUNTERS_START, POINT_TO_POINT, STEP, read_header
 
 OPERATION = np.uint64(63)  # the bits of a counter's key that hold its operation
@@ -54,7 +54,9 @@ def _seconds_in_collectives(path: Path) -> tuple[int, float]:
     with open_regular(path) as stream:
         header = read_header(path, stream)
         stream.seek(COUNTERS_START)
-        counters, _ = intact_counters(_used_counters(stream))
+        used = _used_counters(stream)
+        read_torn_again(stream.fileno(), COUNTERS_START, used)
+        counters, _ = intact_counters(used)
     # The counter of step marks holds the time between them.
     collective = ~np.isin(counters["key"] & OPERATION, (*POINT_TO_POINT, STEP))
     return header.rank, float(counters["duration_ns"][collective].sum()) / 1e9

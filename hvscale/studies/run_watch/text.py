@@ -175,7 +175,9 @@ def summary_line(watch: Watch) -> str:
         calls = sum(row.calls_per_second for row in watch.rows)
         speed = sum(row.gigabytes_per_second for row in watch.rows)
         share = human_share(watch.share_of_time or 0.0)
-        parts.append(f"{human_number(calls) if calls else 0} calls/s, {_bandwidth(speed)} GB/s, {share} % in collectives")
+        parts.append(
+            f"{human_number(calls) if calls else 0} calls/s, {_bandwidth(speed)} GB/s, {share} % in collectives"
+        )
     late = watch.late_ranks.late_ranks if watch.late_ranks is not None else []
     if late:
         parts.append(f"last: rank {late[0].rank} ({human_share(late[0].share_last)} %)")
