@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -609,7 +608,11 @@ def test_a_measurement_that_ctrl_c_ends_is_interrupted(tmp_path: Path, monkeypat
     path = tmp_path / "experiment.toml"
     path.write_text(VALID_FILE)
     study = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder")
-    monkeypatch.setattr(study.measurements[0], "measure", Mock(side_effect=KeyboardInterrupt))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study.measurements[0], "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         study.measure(RunProgress, warn=lambda text: None)
     assert (study.document.state, study.document.measurements[0].state) == ("interrupted", "interrupted")
