@@ -44,8 +44,8 @@ from hvscale.profiling.analyze.steps import read_step_log
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
-LARGER_BYTES = 2  # messages so many times as large as the measured ones are worth a warning,
-LARGER_SHARE = 0.1  # if they carry so much of the gradients
+LARGER_BYTES = 2  # messages so many times as large as any measured one are warned of
+LARGER_SHARE = 0.1  # if they carry more than this share of all bytes
 MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %: 1.2 to 2.5 % from their mean
 
 
@@ -175,7 +175,7 @@ def add_rows(
     """Add a row for each requested and each measured np. `samples`: that `costs` are fitted to."""
     residual = max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in document.checks)])
     own = measured_by_np([run for run in measured if answers(run, settings, request)])
-    larger: list[float] = []
+    larger: list[tuple[float, float]] = []
     for np_ in sorted({*request.np, *own}):
         there = costs_at(costs, samples, np_)
         job = computing.at(settings.horovod, there, np_)
@@ -187,24 +187,25 @@ def add_rows(
             document.predicted_beside.append(row)
             computed = computing.recorded if own[np_].is_replay or np_ == job.recorded_np else job
             row = with_measured(row, computing.alone, own[np_], computed.compute_seconds)
-        elif (size := larger_than_measured(there, simulation)) is not None:
-            larger.append(size)
+        elif isinstance(there, MeasuredCosts):
+            larger += larger_than_measured(there, simulation)
         document.rows.append(row)
-    if larger and isinstance(costs, MeasuredCosts):
+    if larger:
+        size, measured_size = max(larger)
         document.warnings.append(
-            f"messages of up to {human_bytes(max(larger))} are predicted from measured ones of up to "
-            f"{human_bytes(costs.largest_bytes)}, which widens the intervals; measure larger ones with "
+            f"messages of up to {human_bytes(size)} are predicted from measured ones of up to "
+            f"{human_bytes(measured_size)}, which widens the intervals; measure larger ones with "
             f"`hvscale profile -np 4 {''.join(f'--set {one} ' for one in request.set)}-- hvscale replay RUN` and add that run"
         )
 
 
-def larger_than_measured(costs: Costs, simulation: Simulation) -> float | None:
-    """The bytes of the largest message, if many bytes go in messages larger than any measured."""
-    if not isinstance(costs, MeasuredCosts):
-        return None
+def larger_than_measured(costs: MeasuredCosts, simulation: Simulation) -> list[tuple[float, float]]:
+    """The bytes of the largest message and of the largest measured one, if many bytes go in larger
+    messages than measured; else empty.
+    """
     sizes = simulation.traffic.bytes
     larger = sizes[sizes > LARGER_BYTES * costs.largest_bytes]
-    return float(larger.max()) if larger.sum() > LARGER_SHARE * sizes.sum() else None
+    return [(float(larger.max()), costs.largest_bytes)] if larger.sum() > LARGER_SHARE * sizes.sum() else []
 
 
 def measured_by_np(runs: Sequence[MeasuredRun]) -> dict[int, MeasuredRun]:

@@ -235,11 +235,9 @@ def without_paths(value: Any) -> Any:
         return {name: without_paths(one) for name, one in value.items()}
     if not isinstance(value, LaunchOptions):
         return value
-    fields = {option: Path() for option in files_in(value)}
-    placement = value.placement.model_copy(
-        update={option: fields.pop(option) for option in list(fields) if option in type(value.placement).model_fields}
-    )
-    return value.replace(placement=placement, **fields)
+    given = dict.fromkeys(files_in(value), Path())
+    of_placement = {option: given.pop(option) for option in type(value.placement).model_fields if option in given}
+    return value.replace(placement=value.placement.model_copy(update=of_placement), **given)
 
 
 def finished_or_new_run(path: Path) -> tuple[RunFolder, bool]:

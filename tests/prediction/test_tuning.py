@@ -13,6 +13,7 @@ from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
+from hvscale.prediction.model import measured_costs as measured_costs_module
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import Job
 from hvscale.prediction.model.measured_costs import Formula
@@ -49,6 +50,14 @@ def costs(**start_seconds: float) -> SamplesByKnobs:
         runs = [samples(law, np_, rate=None, algorithm=None if name == "own" else name) for np_ in (2, 3, 4)]
         found[() if name == "own" else (("allreduce_algorithm", name),)] = runs
     return SamplesByKnobs(found, [], None, None)
+
+
+def test_the_uncertainty_of_larger_messages_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message of 64 MB, and none of more than 10 MB was measured."""
+    model = Model(make_job(np.full((2, 4, 1), 0.01), [64_000_000]), costs(own=1e-4), 8, None)
+    expected = model.seconds(RECORDED_SETTINGS, 8, 8)
+    monkeypatch.setattr(measured_costs_module, "LARGER_ERROR", 5.0)
+    assert model.seconds(RECORDED_SETTINGS, 8, 8) == expected
 
 
 def test_settings_that_are_zero_do_not_differ_from_themselves() -> None:
