@@ -1,6 +1,7 @@
 """The configuration of a training run. Does not import torch, so the command line starts fast."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -42,6 +43,15 @@ def checked(kind: type[Config], /, **options: Any) -> Config:
     except ValidationError as invalid:
         error = invalid.errors()[0]
         raise RequestError(f"{flag(str(error['loc'][0]))} {error['input']}: {error['msg'].lower()}") from invalid
+
+
+def refuse_given(config: BaseModel, fields: Sequence[str], reason: str) -> None:
+    """Raises RequestError, with the reason, if one of these fields is not at its default: for
+    options that would be ignored.
+    """
+    for field in fields:
+        if getattr(config, field) != type(config).model_fields[field].default:
+            raise RequestError(f"{flag(field)} {reason}: leave it out")
 
 
 class TrainConfig(BaseModel):

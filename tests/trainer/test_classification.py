@@ -142,6 +142,9 @@ def test_torchvision_model_on_synthetic_images() -> None:
             {"data": "colours", "train_images": "1-3"},
             "--train-images is for super-resolution, and mobilenet_v3_small is",
         ),
+        ({"data": "synthetic", "scale": 4}, "--scale is for super-resolution, and mobilenet_v3_small is a classifier"),
+        ({"data": "synthetic", "val_data": "colours"}, "--val-data needs --data, a folder of class folders, and not"),
+        ({"data": "colours", "num_classes": 3}, "--num-classes is for synthetic images, and colours has its own"),
     ],
 )
 def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -> None:

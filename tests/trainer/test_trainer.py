@@ -2,11 +2,13 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig
 from hvscale.trainer.checkpoints.store import Checkpoint
 from hvscale.trainer.optimizer import without_compiler
@@ -28,6 +30,23 @@ def make_trainer(steps: int, resume_from: Checkpoint | None = None) -> Trainer:
 
 def parameters(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"image_size": 64},
+            "--image-size is for classifiers, and edsr-baseline is for super-resolution: leave it out",
+        ),
+        ({"num_classes": 3}, "--num-classes is for classifiers"),
+        ({"data": "synthetic", "holdout": "cat"}, "--holdout needs images in a folder, and not --data synthetic"),
+        ({"data": "synthetic", "val_data": "photos"}, "--val-data needs images in a folder"),
+    ],
+)
+def test_no_option_is_ignored(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        SuperResolution(TrainConfig.of(**options), Ranks())
 
 
 class Recorder(Hook):

@@ -13,7 +13,7 @@ from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
 from hvscale.trainer.checkpoints.trained_model import TrainedModel, load_trained_model
-from hvscale.trainer.config import BUNDLED
+from hvscale.trainer.config import BUNDLED, refuse_given
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.classes import ClassFolder, class_folders, read_class_folder
 from hvscale.trainer.data.sources import (
@@ -139,7 +139,7 @@ def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -
 
 def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     scale = int(trained.options["scale"])
-    chosen = ranks.all_or_fail(lambda: images_of(config, scale))
+    chosen = ranks.all_or_fail(lambda: images_of(config, trained.name, scale))
     measure = measure_of(config, chosen, scale)
     # A multiple of the scale, to which images are cropped.
     smallest = -(-(2 * measure.shave + MIN_MEASURED_SIDE) // scale) * scale
@@ -163,7 +163,9 @@ def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ra
     )
 
 
-def images_of(config: EvalConfig, scale: int) -> ImageSet:
+def images_of(config: EvalConfig, model: str, scale: int) -> ImageSet:
+    """Raises RequestError for unusable images, and for an option of classifiers."""
+    refuse_given(config, ("batch_size", "image_size"), f"is for classifiers, and {model} is for super-resolution")
     found = image_set(config.data, scale)
     chosen = parse_range("--images", config.images)
     if chosen is None and found.layout == "div2k":

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
+from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data.batches import EpochOrder, Position
 from hvscale.trainer.data.classes import ClassFolder, class_folders, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
@@ -29,9 +29,7 @@ SYNTHETIC_BATCHES_PER_EPOCH = 1000
 
 def refuse_photo_options(config: BaseModel, model: str, fields: Sequence[str]) -> None:
     """Raises RequestError for an option that a classifier would ignore."""
-    for field in fields:
-        if getattr(config, field) != type(config).model_fields[field].default:
-            raise RequestError(f"{flag(field)} is for super-resolution, and {model} is a classifier: leave it out")
+    refuse_given(config, fields, f"is for super-resolution, and {model} is a classifier")
 
 
 class Classification:
@@ -45,9 +43,7 @@ class Classification:
         self.side = config.image_size or ranks.all_or_fail(lambda: models.find(config.model)).side
         self.training: ClassFolder | None = None
         self.validation: ClassFolder | None = None
-        ranks.all_or_fail(lambda: refuse_photo_options(config, config.model, ("train_images", "val_images", "holdout")))
-        if config.data == BUNDLED:
-            ranks.all_or_fail(lambda: self._refuse_bundled_photos())
+        self._refuse_ignored_options()  # the same options on all ranks
         if config.data == SYNTHETIC:
             self.classes = config.num_classes or IMAGENET_CLASSES
             self.steps_per_epoch = max(1, SYNTHETIC_BATCHES_PER_EPOCH // config.batches_per_allreduce)
@@ -65,10 +61,17 @@ class Classification:
         self.model_options: dict[str, Any] = {"num_classes": self.classes, **config.edsr_options()}
         self.needs_prefetch = self.training is not None
 
-    def _refuse_bundled_photos(self) -> None:
-        raise RequestError(
-            f"{self.config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"
-        )
+    def _refuse_ignored_options(self) -> None:
+        config = self.config
+        refuse_photo_options(config, config.model, ("scale", "patch_size", "train_images", "val_images", "holdout"))
+        if config.data == BUNDLED:
+            raise RequestError(
+                f"{config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"
+            )
+        if config.data == SYNTHETIC:
+            refuse_given(config, ("val_data",), "needs --data, a folder of class folders, and not synthetic images")
+        else:
+            refuse_given(config, ("num_classes",), f"is for synthetic images, and {config.data} has its own classes")
 
     def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)

@@ -9,7 +9,7 @@ from torch.nn.functional import l1_loss
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically
-from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, TrainConfig
+from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
@@ -30,6 +30,7 @@ class SuperResolution:
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for unusable images."""
         self.config, self.ranks = config, ranks
+        self._refuse_ignored_options()  # the same options on all ranks
         self.title = f"{config.model} x{config.scale}"
         self.steps_per_epoch = max(1, PUBLIC_EPOCH_BATCHES // config.batches_per_allreduce)
         self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
@@ -47,6 +48,15 @@ class SuperResolution:
             self.validation = open_photos(validation, config, config.scale * MIN_LR_SIDE, ranks)
         self.crops = Crops(self.training, config.scale, config.patch_size, config.seed)
         self.needs_prefetch = any(isinstance(photo.hr, LazyImage) for photo in self.training)
+
+    def _refuse_ignored_options(self) -> None:
+        config = self.config
+        refuse_given(
+            config, ("image_size", "num_classes"), f"is for classifiers, and {config.model} is for super-resolution"
+        )
+        if config.data == SYNTHETIC:
+            fields = ("train_images", "val_images", "val_data", "holdout")
+            refuse_given(config, fields, "needs images in a folder, and not --data synthetic")
 
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         config = self.config
