@@ -313,7 +313,7 @@ def gpus() -> Check:
 @examination
 def gpus_connected() -> Check:
     topology = gpu_topology()
-    return Check(name="GPU topology", good=True, found=topology or "unknown: no nvidia-smi here")
+    return Check(name="GPU topology", good=True, found=topology or "unknown: nvidia-smi shows none here")
 
 
 @examination

@@ -18,6 +18,7 @@ POLICIES: dict[int, Scheduling] = {
     os.SCHED_FIFO: "fifo",
     os.SCHED_RR: "round-robin",
 }
+ANSWER_SECONDS = 20.0  # a tool whose driver hangs never answers
 
 
 def available_cores() -> int:
@@ -68,7 +69,11 @@ def gpus() -> list[str]:
         return []
     try:
         listing = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20, check=True
+            [tool, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return []
@@ -109,7 +114,7 @@ def single_copy_problem() -> str:
     MPI libraries use CMA (process_vm_readv) for large messages.
     """
     command = [sys.executable, "-I", "-S", "-c", READ_A_SIBLING]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     return "" if tried.returncode == 0 else tried.stdout.strip() or tried.stderr.strip()
 
 
@@ -141,9 +146,12 @@ def network_cards() -> list[str]:
 def gpu_topology() -> str:
     """Return the matrix of GPU and network links by `nvidia-smi topo -m`; empty without it."""
     tool = shutil.which("nvidia-smi")
-    if tool is None:
+    if tool is None or not gpus():  # one that hangs on gpus() would hang again
         return ""
-    asked = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, timeout=60)
+    try:
+        asked = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return ""
     return asked.stdout.strip() if asked.returncode == 0 else ""
 
 

@@ -42,7 +42,9 @@ def env_variables(requests: Iterable[str], caller: Mapping[str, str] = os.enviro
         if not name:
             raise RequestError("--env =...: the variable name is missing; write --env NAME or --env NAME=VALUE")
         if not equals and name not in caller:
-            raise RequestError(f"--env {name}: not set in this shell; export it first, or write --env {name}=VALUE")
+            # A secret given as NAME=VALUE could be read in the list of processes.
+            alternative = "" if names_secret(name) else f", or write --env {name}=VALUE"
+            raise RequestError(f"--env {name}: not set in this shell; export it first{alternative}")
         variables[name] = value if equals else caller[name]
     return variables
 
@@ -74,7 +76,12 @@ def has_public_value(name: str) -> bool:
     """Whether documents may hold its value: a communication variable whose name hints no secret."""
     bindings = [flavour.binding_variable for flavour in FLAVOURS.all().values()]
     known = name.startswith(knob_prefixes()) or name in RECORDED or name in bindings
-    return known and not any(word in name.upper() for word in SECRET_WORDS)
+    return known and not names_secret(name)
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable's name hints that its value is a secret."""
+    return any(word in name.upper() for word in SECRET_WORDS)
 
 
 def recordable_requests(requests: Iterable[str]) -> list[str]:

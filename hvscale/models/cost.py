@@ -41,7 +41,7 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     model.eval()  # auxiliary classifiers run in training only
     # Not under no_grad: it fuses attention into one operation, which the counter does not support.
     with fake_mode(model), flop_counter() as counter:
-        model(torch.empty(input_shape, device=next(model.parameters()).device))
+        model(torch.empty(input_shape, device=device_of(model)))
     model.train(training)
     return Cost(
         parameters=sum(p.numel() for p in trainable),
@@ -96,9 +96,14 @@ def gradients_in_order(model: nn.Module, input_shape: tuple[int, ...]) -> list[R
     return [ReadyGradient(name, elements, flops / total) for name, elements, flops in finished]
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the first parameter; the CPU without parameters."""
+    return next((one.device for one in model.parameters()), torch.device("cpu"))
+
+
 def fake_mode(model: nn.Module) -> FakeTensorMode:
     """The mode that the model's fake weights need, or one that accepts real weights."""
-    first = next(model.parameters())
+    first = next(model.parameters(), None)
     return first.fake_mode if isinstance(first, FakeTensor) else FakeTensorMode(allow_non_fake_inputs=True)
 
 

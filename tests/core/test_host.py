@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from hvscale.core import host
 from hvscale.core.host import scheduling
 
 ASK = [sys.executable, "-c", "from hvscale.core.host import scheduling; print(scheduling())"]
@@ -17,3 +19,20 @@ def test_the_scheduling_of_the_ranks_is_that_of_hvscale() -> None:
         if "failed to set" in done.stderr:
             pytest.skip("a real-time priority needs root")
         assert done.stdout.strip() == name, done.stderr
+
+
+@pytest.mark.parametrize("program", ["echo no driver >&2; exit 9", "exec sleep 60"])
+def test_a_tool_that_answers_nothing_shows_no_gpu(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{program}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(host, "ANSWER_SECONDS", 0.5)
+    host.gpus.cache_clear()
+    try:
+        assert host.gpus() == []
+        assert host.gpu_topology() == ""
+    finally:
+        host.gpus.cache_clear()

@@ -77,6 +77,7 @@ def test_user_function(user_module: str) -> None:
     assert models.build(f"{user_module}:enlarger", scale=3)(torch.zeros(1, 3, 8, 8)).shape == (1, 3, 24, 24)
     (row,) = model_rows(f"{user_module}:small")
     assert row.parameters == 4 * 27 + 4 + 4 * 10 + 10
+    assert [(row.parameters, row.gradient_bytes) for row in model_rows(f"{user_module}:enlarger")] == 3 * [(0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,11 @@ def test_a_full_disk_truncates_the_log_but_the_job_ends(
             ["--mpi", "lam", "--", "true"],
             "--mpi lam: unknown flavour. Known: gloo, intelmpi, mpich, mvapich2, openmpi",
         ),
-        (["--env", "NOT_SET", "--", "true"], "--env NOT_SET: not set in this shell"),
+        (
+            ["--env", "NOT_SET", "--", "true"],
+            "NOT_SET: not set in this shell; export it first, or write --env NOT_SET=V",
+        ),
+        (["--env", "MY_TOKEN", "--", "true"], "--env MY_TOKEN: not set in this shell; export it first\n"),
         (["--env", "=1", "--", "true"], "--env =...: the variable name is missing"),
         (["--run", "/proc/job", "--", "true"], "cannot write the run folder /proc/job"),
         (["--bogus", "--", "true"], "--bogus"),
