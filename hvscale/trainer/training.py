@@ -157,7 +157,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
     device = ranks.device()
     torch.manual_seed(config.seed)
     workload = make_workload(config, ranks)
-    model = ranks.all_or_fail(workload.build_model).to(device)
+    model = ranks.all_or_fail(lambda: build_trainable(workload, config.model)).to(device)
     seed_rank(config.seed, ranks.rank)
     first_batch = ranks.all_or_fail(lambda: workload.to_device(workload.load_batch(0), device))
     committed = commits.newest if commits is not None else None
@@ -173,6 +173,14 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
         commits=commits,
         regrouped=commits is not None and commits.run is not None,
     )
+
+
+def build_trainable(workload: Workload, name: str) -> nn.Module:
+    """Raises RequestError as `build_model` does, and if the model has nothing to train."""
+    model = workload.build_model()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RequestError(f"{name}: none of its parameters requires a gradient, so there is nothing to train")
+    return model
 
 
 def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:

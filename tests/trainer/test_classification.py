@@ -25,6 +25,10 @@ OWN_MODEL = """
 from torch import nn
 def colours(num_classes=3):
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+def always_two(num_classes=3):
+    return colours(2)
+def frozen(num_classes=3):
+    return colours(num_classes).requires_grad_(False)
 """
 SMALL: dict[str, Any] = {"image_size": 16, "batch_size": 4, "precision": "fp32", "memory_format": "contiguous"}
 
@@ -153,6 +157,18 @@ def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -
     with pytest.raises(RequestError, match=message):
         train(TrainConfig.of(**{"model": "mobilenet_v3_small", "steps": 1, **SMALL, **options}))
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("always_two", r" returned a tensor of shape \(4, 2\) for a batch; training needs a tensor of shape \(4, 3\)"),
+        ("frozen", ": none of its parameters requires a gradient, so there is nothing to train"),
+    ],
+)
+def test_a_user_s_model_that_cannot_be_trained(classes: Path, model: str, message: str) -> None:
+    with pytest.raises(RequestError, match=f"^own_colours:{model}{message}$"):
+        train(TrainConfig.of(model=f"own_colours:{model}", data=str(classes), steps=1, **SMALL))
 
 
 @pytest.mark.parametrize(("option", "value"), [("images", "1-2"), ("measure", "luma"), ("shave", 0)])

@@ -49,6 +49,14 @@ def test_no_option_is_ignored(options: dict[str, Any], message: str) -> None:
         SuperResolution(TrainConfig.of(**options), Ranks())
 
 
+def test_an_output_of_another_size_is_an_error() -> None:
+    work = SuperResolution(TrainConfig.of(data="synthetic", patch_size=8, batch_size=1), Ranks())
+    lr, hr = work.load_batch(0)
+    for output, found in ((lr.float(), r"a tensor of shape \(1, 3, 8, 8\)"), ((hr, hr), "a tuple")):
+        with pytest.raises(RequestError, match=rf"^edsr-baseline returned {found} .* of shape \(1, 3, 16, 16\)$"):
+            work.loss(output, hr)
+
+
 class Recorder(Hook):
     def __init__(self, name: str, calls: list[str], stop_after: int | None = None) -> None:
         self.name, self.calls, self.stop_after = name, calls, stop_after

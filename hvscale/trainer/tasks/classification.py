@@ -18,6 +18,7 @@ from hvscale.trainer.data.batches import EpochOrder, Position
 from hvscale.trainer.data.classes import ClassFolder, class_folders, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.tasks.workload import wrong_output
 
 # Mean and standard deviation of ImageNet's pixels in 0..1, as torchvision's weights expect.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -106,8 +107,13 @@ class Classification:
         return self.order.resume(step, Position(**position)) if position and self.training is not None else step
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Cross-entropy of the logits plus weighted losses of auxiliary classifiers, if any."""
+        """Cross-entropy of the logits plus weighted losses of auxiliary classifiers, if any.
+
+        Raises RequestError if the model returned no logit for each class.
+        """
         logits, *auxiliary = output if isinstance(output, tuple) else (output,)
+        if not isinstance(logits, Tensor) or logits.shape != (len(targets), self.classes):
+            raise wrong_output(self.config.model, logits, (len(targets), self.classes))
         total = cross_entropy(logits.float(), targets)
         for extra_logits in auxiliary:
             if extra_logits is not None:

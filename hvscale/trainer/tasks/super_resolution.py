@@ -18,6 +18,7 @@ from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, par
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.tasks.workload import wrong_output
 
 # Smaller low-resolution photos have too few pixels left for validation after shaving the border.
 MIN_LR_SIDE = 16
@@ -93,7 +94,12 @@ class SuperResolution:
     def resume_at(self, step: int, position: dict[str, int]) -> int:
         return step
 
-    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, output: Any, targets: Tensor) -> Tensor:
+        """The mean absolute error. Raises RequestError if the model returned no image of this
+        size.
+        """
+        if not isinstance(output, Tensor) or output.shape != targets.shape:
+            raise wrong_output(self.config.model, output, targets.shape)
         return l1_loss(output.float(), targets)
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:

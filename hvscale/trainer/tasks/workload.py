@@ -1,11 +1,13 @@
 """The interface of a task for the trainer: its data, its loss and the evaluation of its model."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hvscale import models
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
@@ -76,3 +78,9 @@ def make_workload(config: TrainConfig, ranks: Ranks) -> Workload:
     from hvscale.trainer.tasks.classification import Classification
 
     return Classification(config, ranks)
+
+
+def wrong_output(model: str, output: object, expected: Sequence[int]) -> RequestError:
+    """The error for a user's model whose output does not fit its task."""
+    found = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    return RequestError(f"{model} returned {found} for a batch; training needs a tensor of shape {tuple(expected)}")
