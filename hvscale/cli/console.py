@@ -215,9 +215,12 @@ def measure_and_print(
 
 
 def print_line(text: str, colour: str) -> None:
-    """Print a line on stderr, in `colour` (an ANSI code) on a terminal."""
+    """Print a line on stderr, in `colour` (an ANSI code) on a terminal.
+
+    Under `hvscale launch` stderr may look like a terminal, but is a log file.
+    """
     text = printable(text, sys.stderr)
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    coloured = sys.stderr.isatty() and not {"NO_COLOR", "HVSCALE_RUN"} & os.environ.keys()
     print(f"\x1b[{colour}m{text}\x1b[0m" if coloured else text, file=sys.stderr, flush=True)
 
 

@@ -418,3 +418,12 @@ def test_a_signal_at_the_end_of_a_job_is_not_lost(program: Callable[[str], Path]
         check=False,
     )
     assert done.stdout.splitlines() == ["interrupted 130"] * 8, done.stderr
+
+
+def test_a_rank_s_log_has_no_colours(hvscale: Run, tmp_path: Path) -> None:
+    """Open MPI gives each rank a terminal, which is a log file."""
+    done = hvscale("launch", "-np", "1", "--run", "job", "--", "hvscale", "breakdown", "absent")
+    assert done.returncode == 3
+    log = (tmp_path / "job/logs/rank-00000.log").read_text()
+    assert log.startswith("hvscale: ")
+    assert "\x1b" not in log
