@@ -10,7 +10,8 @@ from torch import nn
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig
-from hvscale.trainer.checkpoints.store import Checkpoint
+from hvscale.trainer.checkpoints.hook import PeriodicCheckpoints
+from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder
 from hvscale.trainer.optimizer import without_compiler
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import ComputeFormat
@@ -55,6 +56,15 @@ def test_an_output_of_another_size_is_an_error() -> None:
     for output, found in ((lr.float(), r"a tensor of shape \(1, 3, 8, 8\)"), ((hr, hr), "a tuple")):
         with pytest.raises(RequestError, match=rf"^edsr-baseline returned {found} .* of shape \(1, 3, 16, 16\)$"):
             work.loss(output, hr)
+
+
+def test_a_folder_that_takes_no_checkpoints_is_an_error_before_the_first_step(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "checkpoints"
+    in_the_way.write_text("a file")
+    trainer = make_trainer(steps=100)
+    with pytest.raises(RequestError, match=f"^cannot write checkpoints to {in_the_way}: File exists. Choose another"):
+        trainer.run([PeriodicCheckpoints(CheckpointFolder(in_the_way, keep=3), every=50)])
+    assert trainer.step == 0
 
 
 class Recorder(Hook):

@@ -13,6 +13,13 @@ class PeriodicCheckpoints(Hook):
     def __init__(self, folder: CheckpointFolder, every: int) -> None:
         self.folder, self.every = folder, every
 
+    def on_start(self, trainer: Trainer) -> None:
+        """Raises RequestError, on all ranks, if rank 0 cannot write into the folder: now, and not
+        only after `every` steps.
+        """
+        super().on_start(trainer)
+        trainer.ranks.all_or_fail(lambda: self.folder.require_writable() if trainer.ranks.rank == 0 else None)
+
     def after_step(self, step: StepReport) -> None:
         if step.number % self.every == 0 or step.number == self.trainer.steps:
             save_checkpoint(self.trainer, self.folder)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 import torch
@@ -68,6 +69,15 @@ class CheckpointFolder:
             return []
         return sorted((file for file in self.path.iterdir() if NAME.fullmatch(file.name)), reverse=True)
 
+    def require_writable(self) -> None:
+        """Create the folder if it is missing. Raises RequestError if it cannot be written to."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise cannot_save(f"checkpoints to {self.path}", error) from error
+
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write atomically, then remove old checkpoints, and those of later steps, which a resume
         from an earlier one has abandoned.
@@ -84,10 +94,7 @@ class CheckpointFolder:
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
                 raise
-            raise RequestError(
-                f"cannot write the checkpoint {file}: {cause.strerror}. Choose another folder with --checkpoint-dir, "
-                "or make room"
-            ) from error
+            raise cannot_save(f"the checkpoint {file}", cause) from error
         files = self.files()
         newest = files.index(file)
         for old in files[:newest] + files[newest + self.keep :]:
@@ -109,6 +116,12 @@ class CheckpointFolder:
         if files:
             raise RequestError(f"all checkpoints in {self.path} are damaged: remove the folder to start from scratch")
         return None
+
+
+def cannot_save(what: str, error: OSError) -> RequestError:
+    return RequestError(
+        f"cannot write {what}: {error.strerror}. Choose another folder with --checkpoint-dir, or make room"
+    )
 
 
 def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
