@@ -58,6 +58,22 @@ def human_interval(low: float | None, high: float | None, digits: int = 3) -> st
     return f"{human_number(low, digits)} to {human_number(high, digits)}"
 
 
+def signed_percent(percent: float) -> str:
+    """Format a change in percent: +3.5, -212."""
+    return f"{percent:+.1f}" if abs(percent) < 100 else f"{percent:+.0f}"
+
+
+def signed_percent_interval(low: float | None, high: float | None) -> str:
+    """Format the interval of a change in percent: `+1.2 to +3.4`, "-" if unknown, "> factor 100" if
+    an end is a change by more than that.
+    """
+    if low is None or high is None:
+        return "-"
+    if max(-low, high) > 100 * (WIDEST_INTERVAL - 1):
+        return f"> factor {WIDEST_INTERVAL}"
+    return f"{signed_percent(low)} to {signed_percent(high)}"
+
+
 def is_narrow(low: float | None, high: float | None) -> bool:
     """Return whether an interval is known and narrow enough to be useful.
 

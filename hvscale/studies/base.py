@@ -201,9 +201,22 @@ def difference(previous: Document, asked: Document, must_match: Iterable[str]) -
         fields = [getattr(document, name) for document in (previous, asked)]
         before, now = map(without_paths, fields) if previous.files else fields
         if before != now:
-            return f"its {name} differs"
+            changed = changed_parts(before, now)
+            return f"its {name} differs" + (f" in {', '.join(changed)}" if changed else "")
     changed = [name for name, digest in previous.files.items() if digest != asked.files.get(name)]
     return f"the contents of its {changed[0]} differ" if changed else None
+
+
+def changed_parts(before: Any, now: Any) -> list[str]:
+    """The options, or keys, in which two values of a field differ; empty for values without any."""
+    parts = [
+        {**dict(value), **dict(value.placement)} if isinstance(value, LaunchOptions) else value
+        for value in (before, now)
+    ]
+    if not all(isinstance(one, dict) for one in parts):
+        return []
+    first, other = parts
+    return [key for key in dict.fromkeys([*first, *other]) if first.get(key) != other.get(key)]
 
 
 def files_of(launches: Iterable[LaunchOptions]) -> dict[str, str]:

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 import hvscale
 from hvscale.core.terminal import printable, rank_line
-from hvscale.core.units import MIB, human_bytes, human_number, human_seconds, human_share
+from hvscale.core.units import (
+    MIB,
+    human_bytes,
+    human_number,
+    human_seconds,
+    human_share,
+    signed_percent_interval,
+)
 from hvscale.report.csv_file import csv_text
 
 PACKAGE = Path(hvscale.__file__).parent
@@ -113,6 +120,12 @@ def test_values_just_below_1000_have_no_exponent() -> None:
 def test_zeros_negative_numbers_and_half_a_percent_can_be_read() -> None:
     assert [human_number(value) for value in (None, 0, -1.5, -1e-4)] == ["-", "0", "-1.50", "-1.00e-04"]
     assert [human_share(share) for share in (0, 0.005, 0.0051)] == ["0", "<1", "1"]
+
+
+def test_an_interval_of_percentages_beyond_a_factor_of_100_is_not_printed_as_digits() -> None:
+    assert signed_percent_interval(-9900, 9900) == "-9900 to +9900"
+    assert signed_percent_interval(-3.3e24, 100) == signed_percent_interval(-100, 9901) == "> factor 100"
+    assert signed_percent_interval(None, None) == "-"
 
 
 def test_tables_in_files_and_pipes_are_not_cut() -> None:

@@ -126,7 +126,7 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
         (("eval", "weights/edsr_x2.pt", "--memory-gb", "0.0001"), "--memory-gb 0.0001: this model needs at least"),
         (("eval", "weights"), "holds no model.pt and no checkpoints"),
         (("eval", "weights/other.pt"), "does not contain the model's name: add --model"),
-        (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png cannot be decoded (No such file"),
+        (("upscale", "none.png", "--weights", "weights/edsr_x2.pt"), "none.png: No such file or directory"),
     ],
 )
 def test_invalid_request_is_one_line(hvscale_warm: Run, weights: Path, words: tuple[str, ...], message: str) -> None:

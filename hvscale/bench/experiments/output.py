@@ -9,12 +9,12 @@ from hvscale.bench.experiments.series import EFFICIENCY, Series
 from hvscale.bench.experiments.statements import StatementComparison
 from hvscale.bench.experiments.statements.shares import share
 from hvscale.core.statistics import CONFIDENCE
+from hvscale.core.units import signed_percent, signed_percent_interval
 from hvscale.report.figures import BLUE, GREY, INK, ORANGE, colour, dash, error_bars, style
 from hvscale.report.page import study_page
 from hvscale.report.tables import TableModel
 
 MAX_COMPARISONS = 4  # in a table, per claim; the figures and the JSON document have more
-LARGE_PERCENT = 1e4
 MAX_INTERVALS = 40  # in a figure, to keep it readable; the decisive ones come first
 COLOURS = {True: BLUE, None: GREY, False: ORANGE}
 MEANINGS = {True: "as claimed", None: "contains the limit", False: "the opposite"}
@@ -62,14 +62,8 @@ def heading(row: StatementRow) -> str:
 
 def cells(comparison: StatementComparison) -> list[str]:
     """The percentage and its interval; `-` for too few rounds."""
-    low, high = comparison.percent_low, comparison.percent_high
-    interval = "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
-    return [signed(comparison.percent), interval]
-
-
-def signed(percent: float) -> str:
-    """One decimal, or two significant digits if large."""
-    return f"{percent:+.1f}" if abs(percent) < LARGE_PERCENT else f"{percent:+.2g}"
+    interval = signed_percent_interval(comparison.percent_low, comparison.percent_high)
+    return [signed_percent(comparison.percent), interval]
 
 
 def caption(document: ExperimentDocument) -> str:

@@ -10,13 +10,13 @@ from pydantic import BaseModel
 from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, as_columns, estimate, percent, ratio
-from hvscale.core.units import human_interval, human_number
+from hvscale.core.units import human_interval, human_number, signed_percent, signed_percent_interval
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.document import CONFIDENCE
 from hvscale.prediction.tuning.search import SearchPoint
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.report.tables import TableModel
-from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, Measure, RepeatedRun, signed
+from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, Measure, RepeatedRun
 from hvscale.studies.interleaved import ProgressReporter
 from hvscale.studies.throughput import WARMUP_STEPS
 
@@ -265,8 +265,8 @@ def step_cells(value: float | None, low: float | None, high: float | None) -> li
 def gain_cells(gain: float | None, low: float | None, high: float | None) -> list[str]:
     if gain is None:
         return ["", ""]
-    bounds = f"{signed(100 * (low - 1))} to {signed(100 * (high - 1))}" if low is not None and high is not None else ""
-    return [signed(100 * (gain - 1)), bounds]
+    bounds = [None if end is None else 100 * (end - 1) for end in (low, high)]
+    return [signed_percent(100 * (gain - 1)), signed_percent_interval(*bounds)]
 
 
 def proof_cell(row: CandidateRow) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
 from hvscale.core.statistics import Estimate
-from hvscale.core.units import human_interval, human_number
+from hvscale.core.units import human_interval, human_number, signed_percent, signed_percent_interval
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.compare import Comparison, compare
@@ -202,9 +202,8 @@ def summary_cells(
     """`change_percent` and `verdict`: against the baseline, None for the baseline itself."""
     change = interval = ""
     if change_percent is not None:
-        change = signed(change_percent.mean)
-        if change_percent.low is not None and change_percent.high is not None:
-            interval = f"{signed(change_percent.low)} to {signed(change_percent.high)}"
+        change = signed_percent(change_percent.mean)
+        interval = signed_percent_interval(change_percent.low, change_percent.high)
     return [
         name,
         str(runs),
@@ -214,7 +213,3 @@ def summary_cells(
         interval,
         "unknown: one round" if verdict == "unknown" else verdict or "",
     ]
-
-
-def signed(percent: float) -> str:
-    return f"{percent:+.1f}" if abs(percent) < 100 else f"{percent:+.0f}"

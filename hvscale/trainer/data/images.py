@@ -46,6 +46,8 @@ def open_image(file: Path) -> Iterator[Image.Image]:
         with open_regular(file) as stream, Image.open(stream) as image:
             yield image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if strerror := getattr(error, "strerror", None):  # of opening or reading the file, not of its contents
+            raise RequestError(f"{file}: {strerror}") from error
         # Pillow raises SyntaxError for a damaged PNG header, OSError for most other damage.
         raise RequestError(f"{file} cannot be decoded ({why_unreadable(error)}): replace or remove it") from error
 
