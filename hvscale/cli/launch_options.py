@@ -19,7 +19,7 @@ OF_ONE_JOB = ("collectives", *SUBMISSION)
 KNOBS = ("set", "settings")
 RECORDING = ("record", "record_dir")
 # Switches of `profile` and `launch` that a job script does not pass on.
-NOT_SUBMITTED = ("timeline", "gradients", "autotune")
+NOT_SUBMITTED = ("timeline", "gradients", "autotune", "autotune_steps")
 # Options of `profile` for the table that it prints when the job has ended.
 OF_THE_TABLE = ("bins", "per_rank", "explain", "json", "csv")
 
@@ -41,7 +41,10 @@ def launch_command(without: Collection[str] = (), resolved: bool = True, recordi
         fields = shown
 
         def invoke(self, ctx: Any) -> Any:
-            options = LaunchOptions.of(**self.take_values(ctx))
+            values = self.take_values(ctx)
+            if not was_given(ctx, "devices"):  # a settings file may then choose it
+                values.pop("devices", None)
+            options = LaunchOptions.of(**values)
             command = list(ctx.params.get("command") or [])
             switches = [name for name in NOT_SUBMITTED if ctx.params.get(name)]
             check_submission(options, switches, self.name or "launch")
@@ -64,8 +67,9 @@ def check_submission(options: LaunchOptions, switches: list[str], verb: str) -> 
     placement = options.placement
     later = placement.sbatch is not None or (placement.submit and not is_inside_an_allocation())
     if later and switches:
+        switch = f"--{switches[0].replace('_', '-')}"
         raise RequestError(
-            f"--{switches[0]} is not passed to a job that Slurm starts later: run `hvscale {verb} --{switches[0]}` inside an "
+            f"{switch} is not passed to a job that Slurm starts later: run `hvscale {verb} {switch}` inside an "
             "allocation, with salloc or in a job script of your own"
         )
     if later:
@@ -99,6 +103,15 @@ def was_given(context: typer.Context, name: str) -> bool:
     """Whether the command line has this option, so that its value is not the default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def check_mpi_used(context: typer.Context, flavours: Collection[str]) -> None:
+    """Raises RequestError if --mpi was given, and is none of the `flavours` that start the ranks of
+    --backend.
+    """
+    mpi = launch_options(context).mpi
+    if was_given(context, "mpi") and mpi not in flavours:
+        raise RequestError(f"--mpi {mpi} starts none of these back ends: leave it out, or add mpi to --backend")
 
 
 def collectives_hook(options: LaunchOptions) -> Instrument | None:

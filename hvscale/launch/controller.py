@@ -87,7 +87,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     with run.at_work(record), processes.adopt_orphans(), catch_signals() as caught, ExitStack() as stack:
         stack.callback(report_problems, record, run, request, hooks.warn)
         nodes = prepare_nodes(place, request, record, run, stack, caught, hooks)
-        record.warnings += early_warnings(record, nodes, passed)
+        record.warnings += early_warnings(record, nodes, passed, options)
         for text in record.warnings:
             hooks.warn(text)
         job = make_job(nodes, record, run, passed)
@@ -245,7 +245,7 @@ def record_nodes(record: RunRecord, nodes: Nodes) -> None:
     ]
 
 
-def early_warnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -> list[str]:
+def early_warnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str], options: LaunchOptions) -> list[str]:
     """Warnings for the user before the job starts."""
     warnings = []
     if nodes.on_this_machine and record.np > record.host.cores:
@@ -255,6 +255,13 @@ def early_warnings(record: RunRecord, nodes: Nodes, passed: Mapping[str, str]) -
         )
     if dropped := job_environment.dropped_variables(passed):
         warnings.append(f"not passed to the ranks: {', '.join(dropped)}; add --env NAME to pass one")
+    if options.placement.submit:
+        warnings.append("--submit: this is inside an allocation, so the job runs on its nodes and nothing is submitted")
+    if options.placement.link is not None and record.np > 1 and len(nodes.nodes) == 1:
+        warnings.append(
+            f"--link {options.placement.link} limits nothing: all {record.np} ranks are on one node, and it limits only "
+            "messages between nodes"
+        )
     return warnings
 
 

@@ -48,7 +48,11 @@ def recorded_settings(variables: Mapping[str, str]) -> HorovodSettings:
 
 
 def apply(settings: PredictedSettings, requests: Iterable[str]) -> PredictedSettings:
-    """Apply the values of `--set`. Raises RequestError for a knob that the model does not know."""
+    """Apply the values of `--set`.
+
+    Raises RequestError for a knob that the model does not know, and for one with two values.
+    """
+    given: dict[str, str] = {}
     for request in requests:
         knob, _, text = (part.strip() for part in request.partition("="))
         knob = knob.replace("-", "_")
@@ -59,6 +63,8 @@ def apply(settings: PredictedSettings, requests: Iterable[str]) -> PredictedSett
                 f"--set {request}: {suggestion}the model knows {', '.join(KNOBS)}; measure other knobs with "
                 "`hvscale compare-settings -- hvscale replay RUN`"
             )
+        if given.setdefault(knob, text) != text:
+            raise RequestError(f"--set {request}: {knob} is also set to {given[knob]}; set it once")
         settings = _apply(settings, knob, text, request)
     return settings
 

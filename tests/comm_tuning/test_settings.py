@@ -6,10 +6,12 @@ import pytest
 
 from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.collectives.measure.candidates import candidates
+from hvscale.comm_tuning.collectives.options import check_knobs
 from hvscale.comm_tuning.knobs.library import Target
 from hvscale.comm_tuning.knobs.settings import Translated, check_ranks, parse, translate
 from hvscale.comm_tuning.knobs.table import knobs
 from hvscale.core.errors import RequestError
+from hvscale.launch.options import LaunchOptions
 
 
 def translated(
@@ -43,6 +45,15 @@ def test_the_transport_determines_the_library_of_a_knob() -> None:
     assert translated(["cuda_ipc=off"], "openmpi", "5.0.11", "ucx").variables == {"UCX_TLS": "^cuda_ipc"}
     with pytest.raises(RequestError, match="openmpi does not have this knob over cm; use --transport ob1"):
         translated(["eager_threshold=1M"], "openmpi", "5.0.11", "cm")
+
+
+def test_tune_collectives_refuses_a_value_for_what_it_chooses() -> None:
+    check_knobs(LaunchOptions.of(set=["yield_when_idle=on", "gather_algorithm=linear"]), ["allreduce"])
+    for one in ("allreduce_algorithm=ring", "segment-size=64K"):
+        with pytest.raises(RequestError, match=r"=.*: tune-collectives chooses it, so it cannot be set: remove it"):
+            check_knobs(LaunchOptions.of(set=[one]), ["allreduce"])
+    with pytest.raises(RequestError, match=r"^hvscale_broadcast=chain: tune-collectives chooses it"):
+        check_knobs(LaunchOptions.of(set=["hvscale_broadcast=chain"]), ["allreduce", "broadcast"])
 
 
 @pytest.mark.parametrize("size", ["79", "2G"])

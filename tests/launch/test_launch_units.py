@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Library, RunFolder, default_run_path
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord, default_run_path
 from hvscale.launch import environment, flavours, placements
 from hvscale.launch.cleanup import leftovers, ownership
 from hvscale.launch.containers import engine, image, mounts
+from hvscale.launch.controller import early_warnings
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library, reported_library
 from hvscale.launch.mpi.probe import has_large_counts
+from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import _slurm_job, netns, ssh
 from hvscale.launch.rank_side import remote_start
@@ -484,6 +488,52 @@ def test_an_allocation_without_its_variables_is_an_error(
     monkeypatch.delenv(missing)
     with pytest.raises(RequestError, match=f"SLURM_JOB_ID is set, but {missing} is not"):
         placements.get(PlacementOptions(placement="slurm"), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": 4}, "--nodes 4: this is inside allocation 5, of which -np 3 uses 2: leave it out"),
+        ({"sbatch": Path("job.sh")}, "--sbatch is for a job that is still to be requested, and this is inside"),
+        ({"sbatch_option": ("--time=1",)}, "--sbatch-option is for a job that is still to be requested, and this is"),
+    ],
+)
+def test_options_about_a_job_to_request_are_refused_inside_an_allocation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in (("JOB_ID", "5"), ("JOB_NODELIST", "n[1-4]"), ("TASKS_PER_NODE", "2(x4)")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    placements.get(PlacementOptions(submit=True, nodes=2), 3)
+    with pytest.raises(RequestError, match=re.escape(message)):
+        placements.get(PlacementOptions(submit=True, **options), 3)
+
+
+@pytest.mark.parametrize(("np", "nodes", "warns"), [(2, 1, True), (2, 2, False), (1, 1, False)])
+def test_a_link_that_no_message_crosses_is_warned_of(np: int, nodes: int, warns: bool) -> None:
+    record = a_record(np)
+    created = Nodes(tuple(Node(f"node-{number}", np // nodes) for number in range(nodes)))
+    options = LaunchOptions.of(np=np, placement="netns", link="1mbit")
+    found = early_warnings(record, created, {}, options)
+    assert any(text.startswith("--link 1mbit limits nothing: all 2 ranks are on one node") for text in found) == warns
+
+
+def test_a_job_that_is_not_submitted_is_warned_of() -> None:
+    """--submit inside an allocation runs the job there."""
+    found = early_warnings(a_record(1), Nodes((Node("n", 1),)), {}, LaunchOptions.of(submit=True))
+    assert "--submit: this is inside an allocation, so the job runs on its nodes and nothing is submitted" in found
+
+
+def a_record(np: int) -> RunRecord:
+    return RunRecord(
+        command=["true"],
+        np=np,
+        library=Library(flavour="openmpi", version="5"),
+        host=Host(name="here", kernel="k", cpu="c", cores=8, memory_bytes=1),
+        working_directory="/",
+        started_at=datetime.now(UTC),
+    )
 
 
 def test_signals_without_a_name_have_a_number() -> None:

@@ -4,14 +4,22 @@ from dataclasses import replace
 
 import pytest
 
+from hvscale.core.errors import RequestError
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples
 from hvscale.prediction.predict import Measurements, PredictionRequest, larger_than_measured, warnings
-from hvscale.prediction.settings import PredictedSettings, recorded_settings
+from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from tests.prediction.model.jobs import regular_job
 from tests.prediction.model.test_measured_costs import RING, samples
+
+
+def test_a_knob_with_two_values_is_refused() -> None:
+    settings = PredictedSettings(recorded_settings({}))
+    assert apply(settings, ["cycle-time=7", "cycle_time=7"]).horovod.cycle_seconds == 0.007
+    with pytest.raises(RequestError, match="--set cycle_time=7: cycle_time is also set to 1; set it once"):
+        apply(settings, ["cycle_time=1", "cycle_time=7"])
 
 
 @pytest.mark.parametrize(("np_", "round_robin", "warns"), [(16, False, True), (16, True, False), (4, False, False)])

@@ -200,6 +200,7 @@ def test_filters_and_sorting(hvscale: Run, make_run: MakeRun, tmp_path: Path) ->
         (("--older-than", "soon"), "--older-than soon: not an age"),
         (("--sort", "colour"), "--sort colour: not a column; give one of name, command"),
         (("--state", "done"), "--state done: not a state; give one of starting, running"),
+        (("--placement", "dokcer"), "--placement dokcer: unknown placement. Known: docker:node, "),
         (("--yes",), "--yes belongs to --prune"),
         (("--prune", "--yes"), "give at least one, such as --older-than 30d"),
         (("--prune", "--older-than", "30d"), "there is no terminal to ask on: give --yes"),

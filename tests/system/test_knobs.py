@@ -48,6 +48,17 @@ def in_effect(record: dict[str, Any], library: str) -> dict[str, str]:
     return settings
 
 
+@pytest.mark.parametrize(("given", "policy"), [((), "own"), (("--devices", "all"), "all")])
+def test_an_option_takes_precedence_over_a_settings_file(
+    hvscale: Run, tmp_path: Path, given: tuple[str, ...], policy: str
+) -> None:
+    """Also one that asks for the default."""
+    (tmp_path / "settings.toml").write_text('mpi = "openmpi"\ndevices = "own"\n')
+    done = hvscale("launch", "--mpi", "openmpi", "--run", "job", "--settings", "settings.toml", *given, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "job")["launch"]["devices"] == policy
+
+
 def test_open_mpi_reports_the_settings(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     knobs = {
         "allreduce_algorithm": "ring",

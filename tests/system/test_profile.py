@@ -67,6 +67,12 @@ def test_horovod_messages_over_gloo_are_counted_exactly(hvscale: Run, program: C
     assert_messages_counted_exactly(json.loads(done.stdout), "horovod-timeline")
 
 
+def test_a_timeline_of_a_program_without_horovod_is_warned_of(hvscale: Run) -> None:
+    done = hvscale("profile", "--timeline", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "hvscale: warning: no timeline was recorded: --timeline needs a program that uses Horovod" in done.stderr
+
+
 def test_horovod_messages_over_mpi_are_counted_exactly_and_its_timeline_adds_phases(
     hvscale: Run, program: Callable[[str], Path]
 ) -> None:

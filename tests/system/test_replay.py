@@ -385,6 +385,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "plain"
 
 
+@pytest.mark.parametrize("option", ["--csv=table.csv", "--bins=pow2", "--set=cycle_time=1", "-np=2"])
+def test_a_rank_of_another_command_refuses_options_of_a_launch(plain: Path, option: str) -> None:
+    words = option.split("=", 1)
+    done = run_hvscale(plain.parent, "replay", "plain", *words, HVSCALE_RUN=str(plain), HVSCALE_NP="2")
+    flag = words[0].replace("-np", "--np")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"hvscale: {flag}: another command has started this replay as one of its ranks: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

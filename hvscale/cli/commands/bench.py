@@ -1,5 +1,6 @@
 """`hvscale bench`: one command per collective, and param-server, app and experiment."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,14 @@ from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import Csv, Json, new_app
 from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.cli.console import print_document, print_text, print_warning
-from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, resolve
+from hvscale.cli.launch_options import (
+    SUBMISSION,
+    check_mpi_used,
+    collectives_hook,
+    launch_command,
+    launch_options,
+    resolve,
+)
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
 
@@ -159,6 +167,8 @@ def bench(
     hooks = LaunchHooks(collectives=collectives_hook(launch))
     measurement = CollectiveBench.of(str(context.command.name), options, launch, resolve, hooks)
     document = measurement.document
+    check_mpi_used(context, {entry.flavour for entry in document.backends})
+    warn_of_unused_table(launch.collectives, document.collective)
     try:
         with SizesProgress(measurement) as progress:
             measurement.measure(starting=progress.starting, measured=progress.measured, warn=print_warning)
@@ -173,6 +183,17 @@ def bench(
                 show=lambda document: print_text(tables(document, layout)),
                 last=f"bench folder: {measurement.path}{plots}",
             )
+
+
+def warn_of_unused_table(path: Path | None, operation: str) -> None:
+    """Print a warning if the table of --collectives says nothing about the measured collective."""
+    if path is None:
+        return
+    from hvscale.comm_tuning.collectives.tables.table import read_table
+
+    table = read_table(path)
+    if table.eager_limit_bytes is None and all(rule.operation != operation for rule in table.rule):
+        print_warning(f"--collectives {path}: the table has no rule for {operation}, so it changes nothing here")
 
 
 def add_command(collective: Collective) -> None:

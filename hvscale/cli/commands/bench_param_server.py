@@ -7,7 +7,7 @@ import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
-from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve
+from hvscale.cli.launch_options import OF_ONE_JOB, check_mpi_used, launch_command, launch_options, resolve
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 from hvscale.report.csv_file import write_csv
@@ -106,6 +106,7 @@ def bench_param_server(
         check=check,
     )
     study = ParamServerStudy.of(options, launch_options(context), run, resolve)
+    check_mpi_used(context, {start.options.mpi for start in study.variants.values()})
     from hvscale.bench.param_server.output import tables
 
     measure_and_print(

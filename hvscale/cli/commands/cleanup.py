@@ -44,6 +44,8 @@ def cleanup(
         problems += [f"{run.path}: {line}" for line in lines]
         if lines:
             kept.append(str(run.path))
+        elif folder is None and runs and not json:
+            print_message(f"{run.path}: no profiles stayed on its nodes")
         elif folder is not None:
             found.append(Leftover(kind="profiles", name=str(folder), run=str(run.path)))
     with spinner("searching for leftovers"):

@@ -54,13 +54,13 @@ def check(
         Path, typer.Argument(metavar="DATA", help="DIV2K, a benchmark set, a folder of images, or a folder of classes.")
     ],
     patch_size: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="PIXELS",
-            help="Width and height of the low-resolution patches that training cuts, in pixels.",
+            help="Width and height of the low-resolution patches that training cuts, in pixels. [default: 48]",
             **limits(SmallCount),
         ),
-    ] = 48,
+    ] = None,
     json: Json = False,
     csv: Csv = None,
 ) -> None:

@@ -69,6 +69,8 @@ def profile(
     with progress_bar():
         table = explained_breakdown(finished, bins, explain)
     print_breakdown(table, per_rank, json, csv, explain=explain, last=f"run folder: {finished.path}")
+    if timeline and not finished.timeline.is_file():
+        print_warning("no timeline was recorded: --timeline needs a program that uses Horovod")
     if gradients:
         print_gradients(finished)
     require_complete(finished, table.incomplete)

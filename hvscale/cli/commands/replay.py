@@ -1,5 +1,6 @@
 """`hvscale replay`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +19,12 @@ from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_comm
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, Ranks, limits
 from hvscale.launch.options import OPTIONS
+from hvscale.launch.supervision.processes import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from hvscale.profiling.analyze.gradients import JobGradients
 
+OF_THE_TABLE = ("bins", "json", "csv")
 COMPUTE = ("auto", "sleep", "spin")
 COMMON_TYPES = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 app = new_app()
@@ -71,13 +74,16 @@ def replay(
         raise RequestError(f"--compute {compute}: give {', '.join(COMPUTE[:-1])} or {COMPUTE[-1]}")
     options = launch_options(context)
     run = RunFolder.open(recorded)
-    given = {name for name in OPTIONS if was_given(context, name)}
-    if np is None and not given and flavours.launched_place() is not None:
+    given = [name for name in OPTIONS if was_given(context, name)]
+    if not given and flavours.launched_place() is not None:
         from hvscale.prediction.replay.rank import replay_rank
 
+        refuse_in_rank([name for name in OF_THE_TABLE if was_given(context, name)])
         # A command such as scale compares runs of different np, which then must not differ in this.
         replay_rank(run, steps, compute or "sleep")
         return
+    if RUN_VARIABLE in os.environ:
+        refuse_in_rank(given)
     from hvscale.cli.launch_options import resolve
     from hvscale.launch.options import LaunchHooks
     from hvscale.prediction.replay.comparison import compare_replay
@@ -108,6 +114,15 @@ def replay(
         show=lambda document: results().print(replay_table(document)),
         last=f"run folder: {finished.path}",
     )
+
+
+def refuse_in_rank(names: list[str]) -> None:
+    """Raises RequestError for the first of these options, which a rank of another command lacks."""
+    if names:
+        flag = f"--{names[0].replace('_', '-')}"
+        raise RequestError(
+            f"{flag}: another command has started this replay as one of its ranks: give {flag} to that command, or leave it out"
+        )
 
 
 def check_types(gradients: "JobGradients") -> None:

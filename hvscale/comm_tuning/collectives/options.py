@@ -31,6 +31,16 @@ def parse_operations(text: str) -> list[Operation]:
     return found
 
 
+def check_knobs(options: LaunchOptions, operations: list[Operation]) -> None:
+    """Raises RequestError for a knob of --set or --settings that the table is to choose."""
+    chosen = {*(f"{operation}_algorithm" for operation in operations), "segment_size"}
+    if "broadcast" in operations:
+        chosen.add("hvscale_broadcast")
+    for knob, text in options.knobs.items():
+        if knob in chosen:
+            raise RequestError(f"{knob}={text}: tune-collectives chooses it, so it cannot be set: remove it")
+
+
 def parse_nps(text: str | None, np: int) -> list[int]:
     """Parses --nps. Default: the powers of two up to `np`, and `np`.
 

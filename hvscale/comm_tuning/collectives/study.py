@@ -20,7 +20,13 @@ from hvscale.comm_tuning.collectives.instrument import find_libmpi
 from hvscale.comm_tuning.collectives.measure.candidates import candidates
 from hvscale.comm_tuning.collectives.measure.job import JobResults, TuningReporter, run_job
 from hvscale.comm_tuning.collectives.measure.request import DTYPE, CollectivesRequest
-from hvscale.comm_tuning.collectives.options import parse_eager_limits, parse_nps, parse_operations, sizes_of
+from hvscale.comm_tuning.collectives.options import (
+    check_knobs,
+    parse_eager_limits,
+    parse_nps,
+    parse_operations,
+    sizes_of,
+)
 from hvscale.comm_tuning.collectives.tables import files
 from hvscale.comm_tuning.collectives.tables.table import Operation
 from hvscale.core.errors import RankFailedError, RequestError, UntrustedError
@@ -77,6 +83,7 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         if minutes is not None and minutes <= 0:
             raise RequestError(f"--minutes {minutes:g}: must be above 0")
         operations = parse_operations(ops)
+        check_knobs(options, operations)
         sizes = sizes_of(operations, min_bytes, max_bytes, from_run)
         for operation, of_operation in sizes.items():
             # Raises for sizes beyond what MPI can count, before anything is started.

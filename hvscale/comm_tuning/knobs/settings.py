@@ -185,7 +185,7 @@ def given_in(options: LaunchOptions) -> dict[str, str]:
 
 
 def is_given(options: LaunchOptions, name: str) -> bool:
-    return bool(getattr(options, name) != LaunchOptions.model_fields[name].default)
+    return name in options.model_fields_set and getattr(options, name) is not None
 
 
 def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:

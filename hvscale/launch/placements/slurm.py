@@ -61,16 +61,13 @@ class Slurm(Placement):
             raise RequestError(
                 f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: request more (`-n {np}`), or use fewer ranks"
             )
+        check_job_options(options, np)
 
     @contextmanager
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         job = os.environ["SLURM_JOB_ID"]
         names = call(["scontrol", "show", "hostnames", variable("SLURM_JOB_NODELIST")]).split()
-        left, slots = request.np, []
-        for tasks in tasks_per_node():
-            slots.append(min(tasks, left))
-            left -= slots[-1]
-        used = [(name, count) for name, count in zip(names, slots, strict=True) if count]
+        used = [(name, count) for name, count in zip(names, ranks_per_node(request.np), strict=True) if count]
         found = probe_nodes(job, [name for name, _ in used])
         nodes = []
         for (name, count), seen in zip(used, found, strict=True):
@@ -126,6 +123,28 @@ def tasks_per_node() -> list[int]:
     """The number of ranks that each node of the allocation can take, in Slurm's order."""
     text = os.environ.get("SLURM_TASKS_PER_NODE") or variable("SLURM_JOB_CPUS_PER_NODE")
     return [int(tasks) for tasks, times in TASKS.findall(text) for _ in range(int(times or 1))]
+
+
+def ranks_per_node(np: int) -> list[int]:
+    """The number of ranks on each node of the allocation; they fill one node after the other."""
+    left, slots = np, []
+    for tasks in tasks_per_node():
+        slots.append(min(tasks, left))
+        left -= slots[-1]
+    return slots
+
+
+def check_job_options(options: PlacementOptions, np: int) -> None:
+    """Raises RequestError for options about a job that is to be requested: this is inside one."""
+    here = f"this is inside allocation {os.environ['SLURM_JOB_ID']}"
+    for option, value in (("--sbatch", options.sbatch), ("--sbatch-option", options.sbatch_option)):
+        if value:
+            raise RequestError(f"{option} is for a job that is still to be requested, and {here}: leave it out")
+    used = sum(count > 0 for count in ranks_per_node(np))
+    if options.nodes not in (None, used):
+        raise RequestError(
+            f"--nodes {options.nodes}: {here}, of which -np {np} uses {used}: leave it out, or request the nodes with salloc"
+        )
 
 
 def agent(job: str, node: str) -> tuple[str, ...]:

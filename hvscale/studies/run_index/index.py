@@ -11,6 +11,8 @@ from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.progress import Progress
 from hvscale.core.run_folder import OPEN_STATES
+from hvscale.core.suggest import suggest_name
+from hvscale.launch import placements
 from hvscale.studies.run_index.entry import UNREADABLE, RunEntry, find_study, read_entry
 
 Column = Literal["name", "command", "np", "placement", "state", "throughput", "communication", "age", "size"]
@@ -134,10 +136,19 @@ def select(entries: list[RunEntry], wanted: Filter, by: str = "age", reverse: bo
     known = {*STATES, *(entry.state for entry in entries)}
     if unknown := [state for state in wanted.states if state not in known]:
         raise RequestError(f"--state {unknown[0]}: not a state; give one of {', '.join(STATES)}")
+    if wanted.placement is not None:
+        check_placement(wanted.placement, entries)
     values = {entry.name: _value(entry, by) for entry in entries if wanted.selects(entry)}
     known_first = [entry for entry in entries if values.get(entry.name) is not None]
     known_first.sort(key=lambda entry: values[entry.name], reverse=reverse != (by in LARGEST_FIRST))
     return known_first + [entry for entry in entries if entry.name in values and values[entry.name] is None]
+
+
+def check_placement(name: str, entries: list[RunEntry]) -> None:
+    """Raises RequestError for a placement that no run can have."""
+    known = {*placements.names(), *(one for entry in entries for one in (entry.placement or "").split(", "))}
+    if not any(_is_placement(one, name) for one in known):
+        raise RequestError(f"--placement {name}: {suggest_name('placement', name, placements.names())}")
 
 
 def _value(entry: RunEntry, by: str) -> Any:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
 from hvscale.core.host import available_cores
+from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.data import resize
 from hvscale.trainer.data.classes import class_folders
 from hvscale.trainer.data.images import (
@@ -28,6 +29,7 @@ from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "unknown range", "too small"]
 SCALES = (2, 3, 4)
+PATCH_SIZE: int = TrainConfig.model_fields["patch_size"].default
 # Mean difference, in grey levels, between a low-resolution image and its downscaled partner. Other
 # downscaling methods stay below 5 on photos; a different photo is far above.
 MAX_DIFFERENCE_LEVELS = 12.0
@@ -51,16 +53,21 @@ class CheckReport(VersionedDocument):
     problems: list[Problem]
 
 
-def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
+def check(data: str, patch_size: int | None, done: Callable[[], None]) -> CheckReport:
     """Check DIV2K, a benchmark set, a folder of images or class folders.
 
-    `patch_size`: side of the low-resolution patches for training, in pixels. `done` is called after
-    each image or pair. Raises RequestError if there are no images.
+    `patch_size`: side of the low-resolution patches for training, in pixels; None: the trainer's
+    own. `done` is called after each image or pair. Raises RequestError if there are no images, and
+    for a patch size of class folders.
     """
     _, layout, folders = layout_of(data)
     jobs: list[Callable[[], list[Problem]]] = []
     images = 0
     if layout == "folder" and not images_in(folders[0].hr):
+        if patch_size is not None:
+            raise RequestError(
+                f"--patch-size is for super-resolution, and {data} holds folders of classes: leave it out"
+            )
         training, validation = class_folders(data, None)
         files = [file for classes in (training, validation) if classes is not None for file, _ in classes.samples]
         images = len(files)
@@ -69,7 +76,7 @@ def check(data: str, patch_size: int, done: Callable[[], None]) -> CheckReport:
         for folder in folders:
             for file in images_in(folder.hr):
                 images += 1
-                jobs.append(partial(_hr_problems, file, patch_size))
+                jobs.append(partial(_hr_problems, file, patch_size or PATCH_SIZE))
             for scale in SCALES:
                 for pair in pairs_of(folder, scale):
                     if pair.lr is not None:

@@ -186,6 +186,16 @@ def test_an_image_whose_white_is_unknown_is_refused(photos: Path, peak: float, d
     assert problem.kind == "unknown range"
 
 
+def test_a_patch_size_is_refused_for_classes(tmp_path: Path) -> None:
+    """Only super-resolution cuts patches."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (9, 9)).save(tmp_path / name / "1.png")
+    assert check(str(tmp_path), None, lambda: None).problems == []
+    with pytest.raises(RequestError, match=r"--patch-size is for super-resolution, and .* holds folders of classes"):
+        check(str(tmp_path), 500, lambda: None)
+
+
 def test_a_portable_float_map_does_not_become_black(tmp_path: Path) -> None:
     file = tmp_path / "map.pfm"
     file.write_bytes(b"Pf\n4 4\n-1.0\n" + np.full(16, 0.5, "<f4").tobytes())
