@@ -126,6 +126,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
                 f"{run.path.name}: another job than {recorded.path.name}; only what its messages cost is used"
                 for run in others
             ),
+            *without_messages([run for run in runs if run is not recorded], found),
             *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
         ],
     )
@@ -161,6 +162,17 @@ def measurements(
     samples += with_algorithm(tables, samples, settings.algorithm)
     used = [] if request.costs is not None else undisturbed(matching_samples(samples, settings, request))
     return Measurements(profiled, used, left_out)
+
+
+def without_messages(runs: Sequence[RunFolder], found: Measurements) -> list[str]:
+    """A warning for each run on several ranks of which nothing is used."""
+    used = [*(run for run, _ in found.profiled), *found.left_out]
+    return [
+        f"{run.path.name}: not used, because the calls of its all-reduces were not recorded: record them with "
+        "`hvscale profile --record calls`"
+        for run in runs
+        if run not in used and run.read().np > 1
+    ]
 
 
 def add_rows(

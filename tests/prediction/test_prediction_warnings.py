@@ -1,15 +1,18 @@
 """What a prediction says about the runs that it was made from."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples
-from hvscale.prediction.predict import Measurements, PredictionRequest, larger_than_measured, warnings
+from hvscale.prediction.predict import Measurements, PredictionRequest, larger_than_measured, warnings, without_messages
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from tests.prediction.model.jobs import regular_job
 from tests.prediction.model.test_measured_costs import RING, samples
@@ -20,6 +23,25 @@ def test_a_knob_with_two_values_is_refused() -> None:
     assert apply(settings, ["cycle-time=7", "cycle_time=7"]).horovod.cycle_seconds == 0.007
     with pytest.raises(RequestError, match="--set cycle_time=7: cycle_time is also set to 1; set it once"):
         apply(settings, ["cycle_time=1", "cycle_time=7"])
+
+
+@pytest.mark.parametrize(("np_", "count"), [(2, 1), (1, 0)])
+def test_a_run_of_which_nothing_is_used_is_warned_of(tmp_path: Path, np_: int, count: int) -> None:
+    """One rank alone shows its computing, and `why_unused` says if it does not."""
+    runs = [RunFolder.create(tmp_path / name) for name in ("profiled", "counted")]
+    for run in runs:
+        run.write(
+            RunRecord(
+                command=["true"],
+                np=np_,
+                library=Library(flavour="openmpi", version="5"),
+                host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
+                working_directory="/",
+                started_at=datetime.now(UTC),
+            )
+        )
+    found = without_messages(runs, Measurements([(runs[0], samples(RING, 4))], [], []))
+    assert [one.partition(",")[0] for one in found] == ["counted: not used"] * count
 
 
 @pytest.mark.parametrize(("np_", "round_robin", "warns"), [(16, False, True), (16, True, False), (4, False, False)])

@@ -18,7 +18,7 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import Job
 from hvscale.prediction.model.measured_costs import Formula
 from hvscale.prediction.model.samples import Samples
-from hvscale.prediction.tuning.plan import warnings
+from hvscale.prediction.tuning.plan import unused, warnings
 from hvscale.prediction.tuning.search import (
     NEAR_BEST,
     Model,
@@ -231,6 +231,14 @@ def test_a_candidate_without_a_finished_replay_is_not_chosen() -> None:
 def test_without_measured_runs_the_command_that_measures_is_named() -> None:
     with pytest.raises(RequestError, match="hvscale profile -np 4 -- hvscale replay RUN"):
         measured_costs([], "openmpi", None, "hvscale profile -np 4 -- hvscale replay RUN")
+
+
+def test_a_run_without_usable_messages_is_warned_of() -> None:
+    run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
+    used, other = RunFolder(Path("used")), RunFolder(Path("other"))
+    of = SamplesByKnobs({(): [run]}, [(used, run)], None, None)
+    [warning] = unused([used, other], of, LaunchOptions.of(mpi="openmpi", placement="netns", link="1gbit"))
+    assert warning.startswith("other: not used, because the calls of all-reduces of openmpi on links of 1gbit were not")
 
 
 @pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])

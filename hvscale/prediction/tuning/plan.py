@@ -102,7 +102,7 @@ def plan_proof(
         measured_np=costs.measured_np,
         points=[SearchPoint(settings=one.as_set(), step_seconds=seconds) for one, seconds in found],
         candidates=candidates,
-        warnings=warnings(options, costs, error),
+        warnings=[*warnings(options, costs, error), *unused(runs[1:], costs, options)],
     )
 
 
@@ -121,6 +121,17 @@ def warnings(options: LaunchOptions, costs: SamplesByKnobs, error: float) -> lis
             f"{', '.join(f'{one:g}' for one in measured)}: predictions hold for those"
         )
     return found
+
+
+def unused(runs: Sequence[RunFolder], costs: SamplesByKnobs, options: LaunchOptions) -> list[str]:
+    """A warning for each run whose messages are not among the measured costs."""
+    used = [run for run, _ in costs.runs]
+    link = "without a limited link" if options.placement.link is None else f"on links of {options.placement.link}"
+    return [
+        f"{run.path.name}: not used, because the calls of all-reduces of {options.mpi} {link} were not recorded in it"
+        for run in runs
+        if run not in used
+    ]
 
 
 def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
