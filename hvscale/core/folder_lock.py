@@ -54,7 +54,7 @@ class FolderLock:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise FolderInUseError(self._in_use(stream)) from error
+                    raise in_use(self.path, stream) from error
                 stream.close()
                 time.sleep(0.02)
                 continue
@@ -74,11 +74,6 @@ class FolderLock:
             raise OSError(errno.EINVAL, f"{LOCK} in it is not a regular file")
         return stream
 
-    def _in_use(self, stream: IO[bytes]) -> str:
-        host, _, pid = stream.read(LONGEST_OWNER).decode(errors="replace").strip().partition(" ")
-        owner = f"process {pid} on {host}" if pid else "another process"
-        return f"{self.path} is in use by {owner}: choose another folder with --run, or wait until it ends"
-
     def close(self) -> None:
         """Release the lock; remove the folder if the lock created it and it is empty."""
         if self.stream.closed:
@@ -89,6 +84,22 @@ class FolderLock:
         if self.made:
             with suppress(OSError):
                 self.path.rmdir()
+
+
+def check_unlocked(path: Path) -> None:
+    """Raises FolderInUseError if another process has locked the folder. Changes nothing in it."""
+    with suppress(OSError), open_regular(path / LOCK) as stream:  # no lock, or none on this file system
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise in_use(path, stream) from error
+
+
+def in_use(path: Path, lock: IO[bytes]) -> FolderInUseError:
+    """The error that names the owner of a locked folder; `lock` is its open lock file."""
+    host, _, pid = lock.read(LONGEST_OWNER).decode(errors="replace").strip().partition(" ")
+    owner = f"process {pid} on {host}" if pid else "another process"
+    return FolderInUseError(f"{path} is in use by {owner}: choose another folder with --run, or wait until it ends")
 
 
 def is_abandoned(path: Path) -> bool:

@@ -24,7 +24,7 @@ from pydantic import AwareDatetime, BaseModel, JsonValue
 from hvscale.core.documents import VersionedDocument, other_version, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import is_device, open_new, read_text
-from hvscale.core.folder_lock import FolderLock, is_abandoned, make_folder, make_own_folder
+from hvscale.core.folder_lock import FolderLock, check_unlocked, is_abandoned, make_folder, make_own_folder
 from hvscale.core.numbers import Ranks
 
 # Stopped: the program that started the run ended it early.
@@ -329,6 +329,8 @@ class RunFolder:
 
     def _check_free(self, continued: bool) -> None:
         if not continued and (self.run_json.exists() or self.steps.exists()):
+            if self.lock is None:
+                check_unlocked(self.path)
             raise RequestError(f"{self.path} holds a run already: give another folder with --run")
 
     def make_subfolder(self, folder: Path) -> None:

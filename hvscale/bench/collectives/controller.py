@@ -29,6 +29,7 @@ from hvscale.bench.collectives.request import (
 )
 from hvscale.core.documents import to_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
+from hvscale.core.folder_lock import check_unlocked
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path, write_text
 from hvscale.core.suggest import check_choice
 from hvscale.launch.controller import RunInterruptedError
@@ -109,6 +110,7 @@ class CollectiveBench:
         warmup = Schedule.parse("--warmup", options.warmup, minimum=0)
         found = message_sizes(collective, dtype, np, options)
         folder = (launch.run or default_run_path(["bench", collective.name])).absolute()
+        check_unlocked(folder)
         require_empty(folder)
         document = BenchDocument(
             folder=str(folder),

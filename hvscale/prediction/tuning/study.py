@@ -145,7 +145,9 @@ def verdict(document: PredictedTune, row: CandidateRow) -> str:
     np_, predict_np = document.np, document.predict_np
     if row.name == document.baseline:
         text = f"keep the recorded settings: no other settings are proven faster by replay at np {np_}"
-        return text + (f", and no gain is predicted for np {predict_np} that they would allow" * (predict_np > np_))
+        return text + (
+            f", and those that are not slower have no clear predicted gain at np {predict_np}" * (predict_np > np_)
+        )
     settings = " ".join(f"{knob}={text}" for knob, text in row.settings.items())
     replayed = gain_text(row.replayed_gain, row.replayed_gain_low, row.replayed_gain_high)
     predicted = gain_text(row.predicted_gain, row.predicted_gain_low, row.predicted_gain_high)
