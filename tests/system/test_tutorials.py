@@ -17,10 +17,10 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE |
 
 
 def commands(console: str) -> Iterator[str]:
-    """Yield the commands of a console block: the lines after `$ `; other lines are output."""
-    for line in console.splitlines():
-        if line.startswith("$ "):
-            yield line.removeprefix("$ ")
+    """Yield the commands of a console block: what follows `$ `, with the lines that a backslash at
+    the end continues; other lines are output.
+    """
+    yield from re.findall(r"^\$ ((?:.*\\\n)*.*)$", console, re.MULTILINE)
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
