@@ -105,15 +105,6 @@ def was_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def check_mpi_used(context: typer.Context, flavours: Collection[str]) -> None:
-    """Raises RequestError if --mpi was given, and is none of the `flavours` that start the ranks of
-    --backend.
-    """
-    mpi = launch_options(context).mpi
-    if was_given(context, "mpi") and mpi not in flavours:
-        raise RequestError(f"--mpi {mpi} starts none of these back ends: leave it out, or add mpi to --backend")
-
-
 def collectives_hook(options: LaunchOptions) -> Instrument | None:
     """What gives a job the table of --collectives."""
     if options.collectives is None:

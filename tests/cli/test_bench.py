@@ -4,15 +4,32 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.bench.collectives.backends import check_mpi
 from hvscale.cli.commands.bench import warn_of_unused_table
 from tests.conftest import Run
 
 
 @pytest.mark.parametrize("words", [("allreduce", "-np", 2), ("param-server",)])
-def test_an_mpi_that_starts_no_back_end_is_refused(hvscale: Run, tmp_path: Path, words: tuple[object, ...]) -> None:
+def test_another_mpi_than_that_of_the_back_ends_is_refused(
+    hvscale: Run, tmp_path: Path, words: tuple[object, ...]
+) -> None:
     done = hvscale("bench", *words, "--mpi", "gloo", "--backend", "openmpi")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "hvscale: --mpi gloo starts none of these back ends: leave it out, or add mpi to --backend\n"
+    message = "--mpi gloo, but --backend names back ends of openmpi: leave out --mpi, or add mpi to --backend"
+    assert done.stderr == f"hvscale: {message}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_mpi_beside_a_back_end_without_mpi_is_accepted() -> None:
+    """As in a script that passes the same options to every benchmark."""
+    check_mpi("mpich", ["gloo"])
+    check_mpi("mpich", ["openmpi", "mpich", "gloo"])
+
+
+def test_counters_of_a_program_that_is_not_timed_are_refused(hvscale: Run, tmp_path: Path) -> None:
+    done = hvscale("bench", "app", "network", "--counters")
+    message = "--counters is for programs that are timed as a whole, and network is not: leave it out"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"hvscale: {message}\n")
     assert list(tmp_path.iterdir()) == []
 
 

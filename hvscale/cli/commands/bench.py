@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from hvscale.bench.collectives.backends import check_mpi
 from hvscale.bench.collectives.operations import COLLECTIVES, Collective
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.cli.app import Csv, Json, new_app
@@ -12,11 +13,11 @@ from hvscale.cli.commands import bench_app, bench_experiment, bench_param_server
 from hvscale.cli.console import print_document, print_text, print_warning
 from hvscale.cli.launch_options import (
     SUBMISSION,
-    check_mpi_used,
     collectives_hook,
     launch_command,
     launch_options,
     resolve,
+    was_given,
 )
 from hvscale.core.numbers import GrowthFactor, Percent, RootRank, limits
 from hvscale.report.csv_file import write_csv
@@ -167,7 +168,8 @@ def bench(
     hooks = LaunchHooks(collectives=collectives_hook(launch))
     measurement = CollectiveBench.of(str(context.command.name), options, launch, resolve, hooks)
     document = measurement.document
-    check_mpi_used(context, {entry.flavour for entry in document.backends})
+    if was_given(context, "mpi"):
+        check_mpi(launch.mpi, [entry.flavour for entry in document.backends])
     warn_of_unused_table(launch.collectives, document.collective)
     try:
         with SizesProgress(measurement) as progress:

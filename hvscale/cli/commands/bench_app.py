@@ -7,7 +7,8 @@ import typer
 
 from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
-from hvscale.cli.launch_options import OF_ONE_JOB, check_knobs, launch_command, launch_options
+from hvscale.cli.launch_options import OF_ONE_JOB, check_knobs, launch_command, launch_options, was_given
+from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Repeats, limits
 from hvscale.report.csv_file import write_csv
 
@@ -78,6 +79,8 @@ def bench_app(
         path=run,
         options=launch_options(context),
     )
+    if counters and not study.application.is_timed and was_given(context, "counters"):
+        raise RequestError(f"--counters is for programs that are timed as a whole, and {name} is not: leave it out")
     check_knobs([], launch_options(context), study.document.np)
     measure_and_print(
         study,

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from hvscale.bench.collectives.backends import check_mpi
 from hvscale.cli.app import Csv, Json, folder_of, new_app
 from hvscale.cli.console import measure_and_print, results
-from hvscale.cli.launch_options import OF_ONE_JOB, check_mpi_used, launch_command, launch_options, resolve
+from hvscale.cli.launch_options import OF_ONE_JOB, launch_command, launch_options, resolve, was_given
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, CountOrZero, Repeats, limits
 from hvscale.report.csv_file import write_csv
@@ -106,7 +107,8 @@ def bench_param_server(
         check=check,
     )
     study = ParamServerStudy.of(options, launch_options(context), run, resolve)
-    check_mpi_used(context, {start.options.mpi for start in study.variants.values()})
+    if was_given(context, "mpi"):
+        check_mpi(launch_options(context).mpi, [start.options.mpi for start in study.variants.values()])
     from hvscale.bench.param_server.output import tables
 
     measure_and_print(

@@ -2,7 +2,7 @@
 one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from hvscale.bench.collectives.request import BenchRequest, Device, InPlace, Mes
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
+from hvscale.launch import flavours
 
 if TYPE_CHECKING:
     from hvscale.bench.collectives.rank_side.engine import Engine
@@ -76,6 +77,18 @@ def select(words: list[str], mpi: str) -> list[Backend]:
     aliases = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
     names = [name.strip() for word in words for name in word.split(",")] or [mpi]
     return [find_backend(aliases.get(name, name)) for name in dict.fromkeys(names)]
+
+
+def check_mpi(mpi: str, started_by: Collection[str]) -> None:
+    """Raises RequestError if --mpi names another MPI than the back ends.
+
+    `started_by`: their flavours. Back ends without MPI do not contradict it.
+    """
+    others = [name for name in started_by if flavours.get(name).has_mpi]
+    if others and mpi not in started_by:
+        raise RequestError(
+            f"--mpi {mpi}, but --backend names back ends of {', '.join(dict.fromkeys(others))}: leave out --mpi, or add mpi to --backend"
+        )
 
 
 def names_where(condition: Callable[[Backend], bool]) -> str:

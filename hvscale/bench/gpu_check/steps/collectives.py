@@ -56,7 +56,8 @@ def measure(context: StepContext, path: Path, operation: str, dtype: str, claim:
     if backend is None:
         context.needs_gpu(claim, "a CUDA-aware MPI takes GPU memory only")
         return
-    words = [operation, "-np", NP, "--mpi", context.mpi, "--backend", backend.format(mpi=context.mpi), "-d", dtype]
+    mpi = ("--mpi", context.mpi) if "{mpi}" in backend else ()
+    words = [operation, "-np", NP, *mpi, "--backend", backend.format(mpi=context.mpi), "-d", dtype]
     memory = ["--device", context.device, *(("--path", path.name.split()[-1]) if context.on_gpu else ())]
     name = f"{operation}-{dtype}-{path.name.replace(' ', '-')}"
     folder = context.folder / name
