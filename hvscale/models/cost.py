@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.models.modes import evaluation_mode
 from hvscale.models.registry import Task, build, find
 
 if TYPE_CHECKING:
@@ -37,12 +38,10 @@ def cost(model: nn.Module, input_shape: tuple[int, ...]) -> Cost:
     Runs on fake tensors, which compute shapes only.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
-    training = model.training
-    model.eval()  # auxiliary classifiers run in training only
-    # Not under no_grad: it fuses attention into one operation, which the counter does not support.
-    with fake_mode(model), flop_counter() as counter:
+    # Auxiliary classifiers run in training only. Not under no_grad: it fuses attention into one
+    # operation, which the counter does not support.
+    with evaluation_mode(model), fake_mode(model), flop_counter() as counter:
         model(torch.empty(input_shape, device=device_of(model)))
-    model.train(training)
     return Cost(
         parameters=sum(p.numel() for p in trainable),
         tensors=len(trainable),
@@ -83,13 +82,10 @@ def gradients_in_order(model: nn.Module, input_shape: tuple[int, ...]) -> list[R
         one.register_post_accumulate_grad_hook(hook_of(name))  # type: ignore[no-untyped-call]
         for name, one in trainable
     ]
-    training = model.training
-    model.eval()
-    with fake_mode(model), counter:
+    with evaluation_mode(model), fake_mode(model), counter:
         outputs = tree_leaves(model(torch.empty(input_shape, device=trainable[0][1].device)))
         sums = [one.float().sum() for one in outputs if isinstance(one, torch.Tensor)]
         torch.stack(sums).sum().backward()  # type: ignore[no-untyped-call]
-    model.train(training)
     for handle in handles:
         handle.remove()
     total = max(counter.get_total_flops(), 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
@@ -88,17 +89,28 @@ def find(name: str) -> Preset:
 def build(name: str, **options: Any) -> nn.Module:
     """A model with fresh weights; `options` replace the preset's defaults (`n_feats=32`).
 
-    Raises RequestError for an unknown name or option, or an invalid value.
+    Raises RequestError for an unknown name or option, an invalid value, or a user's function that
+    needs further arguments or returns no complete model.
     """
     builder = find(name).builder
-    known = inspect.signature(builder).parameters
+    signature = inspect.signature(builder)
+    known = signature.parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
     for option in options:
         if option not in known and not takes_any:
             raise RequestError(f"{name} has no option {option!r}: it has {', '.join(known)}")
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        given = ", ".join(f"{option}={value}" for option, value in options.items())
+        raise RequestError(f"{name} cannot be called with ({given}): {error}") from error
     model = builder(**options)
     if not isinstance(model, nn.Module):
         raise RequestError(f"{name} returned a {type(model).__name__}, not a torch.nn.Module")
+    if any(is_lazy(value) for value in (*model.parameters(), *model.buffers())):
+        raise RequestError(
+            f"{name} has lazy layers without weights: pass a batch through the model before the function returns it"
+        )
     return model
 
 
@@ -134,7 +146,7 @@ def find_user_function(name: str) -> Preset:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's own code raises
+    except (Exception, SystemExit) as error:  # whatever the user's own code raises
         raise RequestError(f"{name}: {module_name} cannot be imported: {error!r}") from error
     function = getattr(module, function_name, None)
     if not callable(function):

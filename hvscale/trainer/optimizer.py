@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
@@ -16,6 +16,8 @@ from hvscale.trainer.system.compiler_import import keep_uncompiled
 from hvscale.trainer.tasks.workload import Workload
 
 SGD_MOMENTUM = 0.9  # Goyal et al. (2017)
+# Not Booleans, which masks have, nor bfloat16.
+SENT_TYPES = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 def make_optimizer(
@@ -70,7 +72,17 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: Mod
         hvd.broadcast_optimizer_state(optimizer, root_rank=root)
         # After the optimizer: if it has no state yet, Horovod runs a step to create it, which
         # changes parameters if there is weight decay.
-        hvd.broadcast_parameters(model.state_dict(), root_rank=root)
+        state = model.state_dict()
+        others = {key: value for key, value in state.items() if not can_send(value)}
+        sent = {key: value for key, value in state.items() if key not in others}
+        hvd.broadcast_parameters(sent, root_rank=root)
+        if others:  # Horovod pickles them
+            model.load_state_dict({**state, **hvd.broadcast_object(others, root, name="hvscale.buffers")})
+
+
+def can_send(value: object) -> bool:
+    """Whether Horovod broadcasts this entry of a state dict as it is."""
+    return isinstance(value, Tensor) and value.dtype in SENT_TYPES and value.is_contiguous()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from hvscale.trainer.trainer import Hook, Trainer
 if TYPE_CHECKING:
     from hvscale.trainer.elastic.commits import Commits
 
+MODEL_FILE = "model.pt"
+
 
 def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None) -> TrainResult:
     """Train as configured on these ranks, evaluate the model and write the run folder.
@@ -68,8 +70,9 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
         trainer.run(make_hooks(config, run, job.reuses_run, loggers.in_run(run.path), commits, trials))
         if trials is not None:
             raise SystemExit(EXIT_DONE)  # the search that measured this job needs no model
+        ranks.all_or_fail(lambda: write_model(run, job.model) if ranks.rank == 0 else None)
         result = make_result(trainer, run, job.threads)
-        ranks.all_or_fail(lambda: write_result(result, job.model) if ranks.rank == 0 else None)
+        ranks.all_or_fail(lambda: write_result(result) if ranks.rank == 0 else None)
         return ranks.allgather(result)[0]
 
 
@@ -157,7 +160,7 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
     device = ranks.device()
     torch.manual_seed(config.seed)
     workload = make_workload(config, ranks)
-    model = ranks.all_or_fail(lambda: build_trainable(workload, config.model)).to(device)
+    model = ranks.all_or_fail(lambda: build_trainable(workload, config.model, ranks.hvd is not None)).to(device)
     seed_rank(config.seed, ranks.rank)
     first_batch = ranks.all_or_fail(lambda: workload.to_device(workload.load_batch(0), device))
     committed = commits.newest if commits is not None else None
@@ -175,11 +178,28 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
     )
 
 
-def build_trainable(workload: Workload, name: str) -> nn.Module:
-    """Raises RequestError as `build_model` does, and if the model has nothing to train."""
+def build_trainable(workload: Workload, name: str, is_sent: bool) -> nn.Module:
+    """The model, without channels-last weights. `is_sent`: Horovod sends its gradients.
+
+    Raises RequestError as `build_model` does, and if the model has nothing to train, trains weights
+    that are not float32 (Horovod, the loss scaler or the evaluation would not take them), or whose
+    gradients cannot be sent.
+    """
     model = workload.build_model()
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    trainable = {key: value for key, value in model.named_parameters() if value.requires_grad}
+    if not trainable:
         raise RequestError(f"{name}: none of its parameters requires a gradient, so there is nothing to train")
+    for key, value in trainable.items():
+        if value.dtype != torch.float32:
+            found = str(value.dtype).removeprefix("torch.")
+            raise RequestError(
+                f"{name}: its parameter {key} is {found}, and training needs float32: remove its conversion. "
+                "With --precision bf16 or fp16 the model computes in 16 bits"
+            )
+        if value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last):
+            value.data = value.data.contiguous()
+        if is_sent and not value.is_contiguous():
+            raise RequestError(f"{name}: Horovod cannot send its parameter {key}, a strided view: add .contiguous()")
     return model
 
 
@@ -199,7 +219,7 @@ def make_result(trainer: Trainer, run: RunFolder, threads: int) -> TrainResult:
         memory_format="channels-last" if compute_format.channels_last else "contiguous",
         threads_per_rank=threads,
         run=run.path,
-        model_file=run.path / "model.pt",
+        model_file=run.path / MODEL_FILE,
         **workload.evaluate(trainer.model, run),
     )
     return result if trainer.step_seconds else with_earlier_speed(result)
@@ -220,13 +240,20 @@ def with_earlier_speed(result: TrainResult) -> TrainResult:
     return result.model_copy(update={name: getattr(earlier, name) for name in speed})
 
 
-def write_result(result: TrainResult, model: nn.Module) -> None:
-    """Write model.pt and result.json and print the summary.
+def write_model(run: RunFolder, model: nn.Module) -> None:
+    """Write model.pt, before the evaluation, which may fail.
 
     Raises RequestError if the disk is full.
     """
     try:
-        write_atomically(result.model_file, lambda stream: torch.save(model.state_dict(), stream))
+        write_atomically(run.path / MODEL_FILE, lambda stream: torch.save(model.state_dict(), stream))
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
+
+
+def write_result(result: TrainResult) -> None:
+    """Write result.json and print the summary. Raises RequestError if the disk is full."""
+    try:
         write_text(result.run / "result.json", to_json(result) + "\n")
     except OSError as error:
         raise cannot_write(result.run, error) from error

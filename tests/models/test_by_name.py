@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
@@ -31,6 +32,12 @@ def for_32_pixels(num_classes=10):
 
 def without_default(num_classes):
     return nn.Linear(224, num_classes)
+
+def with_depth(depth, scale=2):
+    return nn.Upsample(scale_factor=scale)
+
+def lazy(num_classes=10):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
 """
 
 
@@ -86,6 +93,8 @@ def test_user_function(user_module: str) -> None:
         ("absent", "has no function 'absent'"),
         ("unknown_task", r"must take an argument `scale` \(super-resolution\) or `num_classes`"),
         ("no_module", r"returned a str, not a torch\.nn\.Module"),
+        ("with_depth", r"cannot be called with \(\): missing a required argument: 'depth'"),
+        ("lazy", "has lazy layers without weights: pass a batch through the model"),
     ],
 )
 def test_function_that_makes_no_model(user_module: str, function: str, message: str) -> None:
@@ -95,10 +104,13 @@ def test_function_that_makes_no_model(user_module: str, function: str, message: 
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [("for_32_pixels", "RuntimeError: .*"), ("without_default", r"TypeError: .* 'num_classes'")],
+    [
+        ("for_32_pixels", ": no cost for .* 224x224 pixels: RuntimeError: .*"),
+        ("without_default", r" cannot be called with \(\): missing a required argument: 'num_classes'"),
+    ],
 )
 def test_a_cost_that_cannot_be_computed_is_one_line(user_module: str, function: str, message: str) -> None:
-    with pytest.raises(RequestError, match=rf"^{user_module}:{function}: no cost for .* 224x224 pixels: {message}$"):
+    with pytest.raises(RequestError, match=rf"^{user_module}:{function}{message}$"):
         model_rows(f"{user_module}:{function}")
 
 
@@ -121,3 +133,17 @@ def test_module_that_cannot_be_imported() -> None:
         RequestError, match=r"^no_such_module:model: no_such_module cannot be imported: ModuleNotFoundError"
     ):
         models.build("no_such_module:model")
+
+
+def test_module_that_exits_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_script.py").write_text("import argparse\nargparse.ArgumentParser().exit(3)")
+    with pytest.raises(RequestError, match=r"^own_script:model: own_script cannot be imported: SystemExit\(3\)$"):
+        models.build("own_script:model")
+
+
+def test_each_layer_returns_to_its_own_mode() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm2d(3).eval())
+    with models.evaluation_mode(model):
+        assert not any(layer.training for layer in model.modules())
+    assert [layer.training for layer in model.modules()] == [True, True, False]

@@ -29,6 +29,20 @@ def always_two(num_classes=3):
     return colours(2)
 def frozen(num_classes=3):
     return colours(num_classes).requires_grad_(False)
+def half(num_classes=3):
+    return colours(num_classes).half()
+class With(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.net, self.change = colours(), change
+    def forward(self, images):
+        return self.change(self, self.net(images))
+def with_features(num_classes=3):
+    return With(lambda self, logits: (logits, logits[:, :2]))
+def detached(num_classes=3):
+    return With(lambda self, logits: logits.detach())
+def label_when_evaluated(num_classes=3):
+    return With(lambda self, logits: logits if self.training else logits.argmax(1))
 """
 SMALL: dict[str, Any] = {"image_size": 16, "batch_size": 4, "precision": "fp32", "memory_format": "contiguous"}
 
@@ -164,11 +178,28 @@ def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -
     [
         ("always_two", r" returned a tensor of shape \(4, 2\) for a batch; training needs a tensor of shape \(4, 3\)"),
         ("frozen", ": none of its parameters requires a gradient, so there is nothing to train"),
+        ("half", ": its parameter 2.weight is float16, and training needs float32: remove its conversion.*"),
+        (
+            "with_features",
+            r" returned a tuple \(a tensor of shape \(4, 3\), a tensor of shape \(4, 2\)\) for a batch; .* \(4, 3\)",
+        ),
     ],
 )
 def test_a_user_s_model_that_cannot_be_trained(classes: Path, model: str, message: str) -> None:
     with pytest.raises(RequestError, match=f"^own_colours:{model}{message}$"):
         train(TrainConfig.of(model=f"own_colours:{model}", data=str(classes), steps=1, **SMALL))
+
+
+def test_an_output_without_a_gradient_is_an_error(classes: Path) -> None:
+    with pytest.raises(RequestError, match=r"^the model's output depends on no parameter that requires a gradient"):
+        train(TrainConfig.of(model="own_colours:detached", data=str(classes), steps=1, **SMALL))
+
+
+def test_an_evaluation_that_fails_leaves_the_trained_weights(classes: Path) -> None:
+    model, run = "own_colours:label_when_evaluated", classes.parent / "run"
+    with pytest.raises(RequestError, match=r"returned a tensor of shape \(4,\) for a batch; evaluation needs a tensor"):
+        train(TrainConfig.of(model=model, data=str(classes), steps=1, run=run, **SMALL))
+    assert (run / "model.pt").is_file()
 
 
 @pytest.mark.parametrize(("option", "value"), [("images", "1-2"), ("measure", "luma"), ("shave", 0)])

@@ -17,6 +17,7 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.precision import ComputeFormat
 from hvscale.trainer.tasks.super_resolution import SuperResolution
 from hvscale.trainer.trainer import Hook, StepReport, Trainer
+from hvscale.trainer.training import build_trainable
 
 FP32 = ComputeFormat("fp32", channels_last=False)
 
@@ -56,6 +57,19 @@ def test_an_output_of_another_size_is_an_error() -> None:
     for output, found in ((lr.float(), r"a tensor of shape \(1, 3, 8, 8\)"), ((hr, hr), "a tuple")):
         with pytest.raises(RequestError, match=rf"^edsr-baseline returned {found} .* of shape \(1, 3, 16, 16\)$"):
             work.loss(output, hr)
+
+
+def test_only_contiguous_weights_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = SuperResolution(TrainConfig.of(data="synthetic", patch_size=8, batch_size=1), Ranks())
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    monkeypatch.setattr(work, "build_model", lambda: model)
+    assert not model.weight.is_contiguous()
+    build_trainable(work, "own:net", is_sent=True)
+    assert model.weight.is_contiguous()
+    model.strided = nn.Parameter(torch.zeros(2, 3).t())
+    build_trainable(work, "own:net", is_sent=False)
+    with pytest.raises(RequestError, match=r"^own:net: Horovod cannot send its parameter strided, .* add \.contig"):
+        build_trainable(work, "own:net", is_sent=True)
 
 
 def test_a_folder_that_takes_no_checkpoints_is_an_error_before_the_first_step(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def folder_for(config: EvalConfig, trained: TrainedModel) -> ClassFolder:
 def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     folder = ranks.all_or_fail(lambda: folder_for(config, trained))
     side = config.image_size or models.find(trained.name).side
-    top1, top5 = accuracy(trained.module, folder, side, config.batch_size, ranks)
+    top1, top5 = accuracy(trained.name, trained.module, folder, side, config.batch_size, ranks)
     count = len(folder.samples)
     return EvalResult(model=trained.name, data=config.data, np=ranks.size, image_count=count, top1=top1, top5=top5)
 

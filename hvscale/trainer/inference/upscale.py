@@ -28,6 +28,7 @@ from hvscale.trainer.inference.metrics import to_pixels
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.compiler_import import keep_uncompiled
 from hvscale.trainer.system.resources import share_cores
+from hvscale.trainer.tasks.workload import wrong_output
 
 MEMORY_BYTES = 2e9
 PROBE_SIDE = 32  # small: EDSR with 43 million parameters takes a second of a core
@@ -67,11 +68,8 @@ def bytes_per_pixel(model: nn.Module) -> float:
     Not on fake tensors, which import torch.compile: that takes longer.
     """
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()  # batch normalisation must not learn from the image
-    with PeakTensorBytes() as counted, torch.no_grad():
+    with models.evaluation_mode(model), PeakTensorBytes() as counted, torch.no_grad():
         model(torch.zeros(1, 3, PROBE_SIDE, PROBE_SIDE, device=device))
-    model.train(training)
     per_pixel: float = KERNEL_MEMORY_FACTOR * counted.peak / PROBE_SIDE**2
     return per_pixel
 
@@ -90,12 +88,13 @@ def super_resolve(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
 
     An image that would need more than `memory_bytes` is cut into tiles. They overlap by the model's
     receptive radius, so that each output pixel depends on the same input. Raises RequestError if
-    the model has no `receptive_radius`, or if the limit is too small for one tile.
+    the model has no `receptive_radius`, if the limit is too small for one tile, or if the model
+    returns no image of the right size.
     """
     height, width = image.shape[1:]
     per_pixel = bytes_per_pixel(model)
     if height * width * per_pixel <= memory_bytes:
-        return _forward(model, image)
+        return _forward(model, image, scale)
     radius = receptive_radius(model)
     if radius is None:
         raise RequestError(
@@ -119,7 +118,7 @@ def _super_resolve_tiles(model: nn.Module, image: Tensor, scale: int, core: int,
             bottom, right = min(top + core, height), min(left + core, width)
             # At the image's border tiles end with the image, so convolutions pad as usual.
             above, before = max(0, top - radius), max(0, left - radius)
-            tile = _forward(model, image[:, above : bottom + radius, before : right + radius])
+            tile = _forward(model, image[:, above : bottom + radius, before : right + radius], scale)
             rows = slice(scale * (top - above), scale * (bottom - above))
             columns = slice(scale * (left - before), scale * (right - before))
             out[:, scale * top : scale * bottom, scale * left : scale * right] = tile[:, rows, columns]
@@ -161,11 +160,15 @@ def self_ensemble(model: nn.Module, image: Tensor, scale: int, memory_bytes: flo
     return total / 8
 
 
-def _forward(model: nn.Module, image: Tensor) -> Tensor:
+def _forward(model: nn.Module, image: Tensor, scale: int) -> Tensor:
     device = next(model.parameters()).device
-    with torch.inference_mode():
-        out: Tensor = model(image[None].to(device).float())
-        return out[0].float().cpu()
+    # In training mode batch normalisation would learn from the image, and dropout would be active.
+    with models.evaluation_mode(model), torch.inference_mode():
+        out = model(image[None].to(device).float())
+    shape = (1, 3, scale * image.shape[1], scale * image.shape[2])
+    if not isinstance(out, Tensor) or out.shape != shape:
+        raise wrong_output("the model", out, shape, "upscaling")
+    return out[0].float().cpu()
 
 
 def upscale_image(

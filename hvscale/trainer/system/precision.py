@@ -39,13 +39,17 @@ class ComputeFormat:
         """`criterion` of the model's output, computed in fp32.
 
         Only images, and therefore activations, are channels-last. Horovod does not reduce gradients
-        of channels-last parameters, because they are not contiguous.
+        of channels-last parameters, because they are not contiguous. Raises RequestError if the
+        output has no gradient.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
         with torch.autocast(inputs.device.type, dtype=lower, enabled=self.precision != "fp32"):
             output = model(inputs.contiguous(memory_format=order))
-        return criterion(output, targets)
+        loss = criterion(output, targets)
+        if not loss.requires_grad:
+            raise RequestError("the model's output depends on no parameter that requires a gradient: nothing to train")
+        return loss
 
 
 def candidates(config: TrainConfig) -> list[ComputeFormat]:

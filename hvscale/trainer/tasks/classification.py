@@ -111,34 +111,42 @@ class Classification:
 
         Raises RequestError if the model returned no logit for each class.
         """
-        logits, *auxiliary = output if isinstance(output, tuple) else (output,)
-        if not isinstance(logits, Tensor) or logits.shape != (len(targets), self.classes):
-            raise wrong_output(self.config.model, logits, (len(targets), self.classes))
+        logits, *auxiliary = all_logits(self.config.model, output, (len(targets), self.classes), "training")
         total = cross_entropy(logits.float(), targets)
         for extra_logits in auxiliary:
-            if extra_logits is not None:
-                total = total + AUXILIARY_WEIGHT * cross_entropy(extra_logits.float(), targets)
+            total = total + AUXILIARY_WEIGHT * cross_entropy(extra_logits.float(), targets)
         return total
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:
         if self.validation is None:
             return {}
-        top1, top5 = accuracy(model, self.validation, self.side, self.config.batch_size, self.ranks)
+        top1, top5 = accuracy(self.config.model, model, self.validation, self.side, self.config.batch_size, self.ranks)
         return {"top1": top1, "top5": top5, "validation_images": len(self.validation.samples)}
 
 
+def all_logits(model: str, output: Any, shape: tuple[int, int], use: str) -> list[Tensor]:
+    """The logits, then those of auxiliary classifiers, if any.
+
+    Raises RequestError if one of them is no tensor of this shape.
+    """
+    first, *others = output if isinstance(output, tuple) and output else (output,)
+    found = [first, *(other for other in others if other is not None)]
+    if any(not isinstance(logits, Tensor) or logits.shape != shape for logits in found):
+        raise wrong_output(model, output, shape, use)
+    return found
+
+
 def accuracy(
-    model: nn.Module, validation: ClassFolder, side: int, batch_size: int, ranks: Ranks
+    name: str, model: nn.Module, validation: ClassFolder, side: int, batch_size: int, ranks: Ranks
 ) -> tuple[float, float]:
     """Top-1 and top-5 accuracy as fractions, computed in fp32; the same on all ranks. Collective.
 
-    The images are divided among the ranks; each is counted once.
+    The images are divided among the ranks; each is counted once. Raises RequestError, on all ranks,
+    if the model returns no logit for each class. `name` is its name in errors.
     """
     top1, top5 = 0, 0
     device = next(model.parameters()).device
     own = validation.samples[ranks.rank :: ranks.size]
-    training = model.training
-    model.eval()
 
     def count() -> None:
         nonlocal top1, top5
@@ -147,13 +155,14 @@ def accuracy(
             images = to_batch([validation_crop(file, side) for file, _ in samples]).to(device)
             labels = torch.tensor([label for _, label in samples], device=device)
             with torch.inference_mode():
-                logits = model(normalise(images)).float()
+                output = model(normalise(images))
+            logits = all_logits(name, output, (len(samples), len(validation.classes)), "evaluation")[0].float()
             hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
             top1 += int(hits[:, 0].sum())
             top5 += int(hits.sum())
 
-    ranks.all_or_fail(count)
-    model.train(training)
+    with models.evaluation_mode(model):
+        ranks.all_or_fail(count)
     counts = ranks.allgather((top1, top5, len(own)))
     total = sum(images for _, _, images in counts)
     return sum(count for count, _, _ in counts) / total, sum(count for _, count, _ in counts) / total

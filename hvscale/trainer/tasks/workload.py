@@ -80,7 +80,15 @@ def make_workload(config: TrainConfig, ranks: Ranks) -> Workload:
     return Classification(config, ranks)
 
 
-def wrong_output(model: str, output: object, expected: Sequence[int]) -> RequestError:
-    """The error for a user's model whose output does not fit its task."""
-    found = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-    return RequestError(f"{model} returned {found} for a batch; training needs a tensor of shape {tuple(expected)}")
+def wrong_output(model: str, output: object, expected: Sequence[int], use: str = "training") -> RequestError:
+    """The error for a user's model whose output does not fit its task. `use`: what needs it."""
+    return RequestError(
+        f"{model} returned {kind_of(output)} for a batch; {use} needs a tensor of shape {tuple(expected)}"
+    )
+
+
+def kind_of(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    parts = f" ({', '.join(map(kind_of, output))})" if isinstance(output, tuple) else ""
+    return f"a {type(output).__name__}{parts}"

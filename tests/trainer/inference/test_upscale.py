@@ -1,5 +1,6 @@
 """Tiled inference gives the whole image's result within a memory limit."""
 
+import copy
 import subprocess
 import sys
 
@@ -47,6 +48,21 @@ def test_output_pixels_depend_on_the_receptive_radius_only(scale: int, blocks: i
     rows = lr.grad.abs().sum(dim=(0, 1, 3)).nonzero().flatten()
     assert middle - radius <= int(rows.min())
     assert int(rows.max()) <= middle + radius
+
+
+def test_a_model_in_training_mode_upscales_as_in_evaluation_mode() -> None:
+    """Its statistics do not change, and dropout is inactive."""
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(), nn.Upsample(scale_factor=2))
+    lr, before = image(6, 7), copy.deepcopy(model.state_dict())
+    torch.testing.assert_close(super_resolve(model, lr, 2, WHOLE), copy.deepcopy(model).eval()(lr[None])[0])
+    assert model.training
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_an_output_of_another_size_is_an_error() -> None:
+    message = r"^the model returned a tensor of shape \(1, 3, 6, 7\) .* needs a tensor of shape \(1, 3, 12, 14\)$"
+    with pytest.raises(RequestError, match=message):
+        super_resolve(nn.Sequential(nn.BatchNorm2d(3)), image(6, 7), 2, WHOLE)
 
 
 @pytest.mark.parametrize("scale", [2, 3, 4])

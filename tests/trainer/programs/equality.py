@@ -47,8 +47,15 @@ furthest = float((averaged - joint).abs().max() / joint.abs().max())
 # Each rank starts with different weights; the broadcast must make them equal.
 torch.manual_seed(10 + ranks.rank)
 trained = work.build_model()
+trained.register_buffer("mask", torch.tensor([True, ranks.rank == 1]))  # Horovod sends no Booleans
+trained.register_buffer("turned", torch.full((3, 2), float(ranks.rank)).t())
 Trainer(config, ranks, trained, work, fp32).run()
 weights = torch.cat([parameter.flatten() for parameter in trained.parameters()])
 first, second = ranks.allgather(weights)
+buffers = ranks.allgather([trained.get_buffer(name).tolist() for name in ("mask", "turned")])
 if ranks.rank == 0:
-    print(json.dumps({"gradients_differ_by": furthest, "parameters_equal": torch.equal(first, second)}))
+    print(
+        json.dumps(
+            {"gradients_differ_by": furthest, "parameters_equal": torch.equal(first, second), "buffers": buffers}
+        )
+    )
