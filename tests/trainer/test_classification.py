@@ -160,6 +160,9 @@ def test_torchvision_model_on_synthetic_images() -> None:
             {"data": "colours", "train_images": "1-3"},
             "--train-images is for super-resolution, and mobilenet_v3_small is",
         ),
+        ({"data": "other"}, "--data other has one class, red: a classifier needs at least two"),
+        ({"data": "gap"}, "--data gap has no training images of class cyan: add some, or remove its folder"),
+        ({"data": "only"}, "--data only has a folder val but no folder train: add it"),
         ({"data": "synthetic", "scale": 4}, "--scale is for super-resolution, and mobilenet_v3_small is a classifier"),
         ({"data": "synthetic", "val_data": "colours"}, "--val-data needs --data, a folder of class folders, and not"),
         ({"data": "colours", "num_classes": 3}, "--num-classes is for synthetic images, and colours has its own"),
@@ -168,6 +171,9 @@ def test_torchvision_model_on_synthetic_images() -> None:
 def test_invalid_request(classes: Path, options: dict[str, Any], message: str) -> None:
     (classes.parent / "other/red").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(classes.parent / "other/red/0.png")
+    shutil.copytree(classes / "val", classes.parent / "gap")
+    shutil.copytree(classes / "val", classes.parent / "only/val")
+    (classes.parent / "gap/cyan").mkdir()
     with pytest.raises(RequestError, match=message):
         train(TrainConfig.of(**{"model": "mobilenet_v3_small", "steps": 1, **SMALL, **options}))
     assert not Path("runs").exists()
@@ -222,6 +228,9 @@ def test_labels_are_indices_of_the_sorted_folders(classes: Path) -> None:
     assert validation is not None
     shutil.rmtree(classes / "train")
     (classes / "val/.ipynb_checkpoints").mkdir()
+    (classes / "val/red/.ipynb_checkpoints").mkdir()
+    for hidden in ("._0.JPEG", ".ipynb_checkpoints/0-checkpoint.JPEG"):
+        shutil.copy(classes / "val/red/0.JPEG", classes / "val/red" / hidden)
     assert classes_of(str(classes)) == validation
     assert {(file.parent.name, label) for file, label in validation.samples} == {("blue", 0), ("green", 1), ("red", 2)}
 

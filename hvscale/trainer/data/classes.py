@@ -8,7 +8,7 @@ from PIL import Image
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
-from hvscale.trainer.data.images import SUFFIXES, Pixels, open_image, reading, to_rgb
+from hvscale.trainer.data.images import Pixels, is_image_name, open_image, reading, to_rgb
 
 # Inception-style crops (Szegedy et al., 2015), the ranges of torchvision's RandomResizedCrop.
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -30,6 +30,8 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
     differ.
     """
     root = Path(data)
+    if val_data is None and is_folder(root / "val") and not is_folder(root / "train"):
+        raise RequestError(f"--data {data} has a folder val but no folder train: add it")
     training = read_class_folder(root / "train" if is_folder(root / "train") else root, data)
     with reading(root):
         has_validation = val_data is not None or (root / "val").is_dir()
@@ -55,11 +57,25 @@ def read_class_folder(folder: Path, given: str) -> ClassFolder:
         (file, label)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).rglob("*"))
-        if file.suffix.lower() in SUFFIXES
+        if is_image_name(file) and not is_in_hidden(file.relative_to(folder))
     ]
     if not samples:
         raise RequestError(f"--data {given}: a classifier needs a folder of images for each class")
     return ClassFolder(classes, samples)
+
+
+def is_in_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parent.parts)
+
+
+def require_images_of_classes(training: ClassFolder, data: str) -> None:
+    """Raises RequestError if there is only one class, or none of the images is of some class."""
+    if len(training.classes) == 1:
+        raise RequestError(f"--data {data} has one class, {training.classes[0]}: a classifier needs at least two")
+    found = {label for _, label in training.samples}
+    for label, name in enumerate(training.classes):
+        if label not in found:
+            raise RequestError(f"--data {data} has no training images of class {name}: add some, or remove its folder")
 
 
 def training_crop(file: Path, side: int, random: np.random.Generator) -> Pixels:

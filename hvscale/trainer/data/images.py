@@ -124,8 +124,13 @@ def reading(folder: Path) -> Iterator[None]:
         raise RequestError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
 
 
+def is_image_name(file: Path) -> bool:
+    """Whether the name is that of an image, and not hidden, such as ._a.png of macOS."""
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+
+
 def images_in(folder: Path) -> list[Path]:
     """The image files of a folder, sorted by name. Raises RequestError if it cannot be read."""
     with reading(folder):
-        files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
+        files = [file for file in folder.iterdir() if is_image_name(file)]
     return sorted(files, key=lambda file: (file.stem, file.suffix))

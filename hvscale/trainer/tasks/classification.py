@@ -15,7 +15,13 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data.batches import EpochOrder, Position
-from hvscale.trainer.data.classes import ClassFolder, class_folders, training_crop, validation_crop
+from hvscale.trainer.data.classes import (
+    ClassFolder,
+    class_folders,
+    require_images_of_classes,
+    training_crop,
+    validation_crop,
+)
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.tasks.workload import wrong_output
@@ -54,8 +60,10 @@ class Classification:
             self.synthetic = torch.from_numpy(pixels), torch.from_numpy(labels)
         else:
             self.training, self.validation = ranks.all_or_fail(lambda: class_folders(config.data, config.val_data))
-            self.classes = len(self.training.classes)
-            samples = len(self.training.samples)
+            training = self.training
+            ranks.all_or_fail(lambda: require_images_of_classes(training, config.data))
+            self.classes = len(training.classes)
+            samples = len(training.samples)
             images_per_step = config.batch_size * config.batches_per_allreduce * ranks.size
             self.order = ranks.all_or_fail(lambda: EpochOrder(samples, config.seed, images_per_step))
             self.steps_per_epoch = self.order.steps_per_epoch

@@ -58,6 +58,11 @@ def test_folder_holds_out_its_last_photo(photos: Path) -> None:
     assert ([photo.name for photo in training], holdout.name) == (["a", "b"], "c")
 
 
+def test_hidden_files_are_no_photos(photos: Path) -> None:
+    (photos / "._c.png").write_bytes(b"\0\5\x16\7 of macOS")
+    assert [pair.name for pair in image_set(str(photos), 2).pairs] == ["a", "b", "c"]
+
+
 def test_folder_with_ranges_of_positions(photos: Path) -> None:
     training, validation = split(image_set(str(photos), 2), "2-3", "1", None)
     assert [pair.name for pair in training.pairs] == ["b", "c"]
