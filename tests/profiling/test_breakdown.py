@@ -196,6 +196,15 @@ def test_a_job_without_a_collective_warns(make_run: MakeRun) -> None:
     assert "total" in rendered(result)
 
 
+def test_the_warning_tells_a_run_without_a_profile_from_one_without_a_collective(make_run: MakeRun) -> None:
+    run = make_run(2)
+    assert explained_breakdown(run).warnings == ["the run has no profile: record one with `hvscale profile`"]
+    record = run.read()
+    record.rank_environment["HVPROF_DIRECTORY"] = str(run.hvprof)
+    run.write(record)
+    assert "the job made none" in explained_breakdown(run).warnings[0]
+
+
 def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(3)
     for rank in range(2):

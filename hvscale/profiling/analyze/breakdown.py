@@ -25,6 +25,9 @@ from hvscale.profiling.read.events import Events, EventSource, Part, Recording, 
 from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
 from hvscale.profiling.read.passes import reduce_messages
 
+NO_COLLECTIVE = "no collective was recorded: the job made none, or only calls that this profile does not record"
+NOT_PROFILED = "the run has no profile: record one with `hvscale profile`"
+
 
 class Row(BaseModel):
     """The messages of one operation with sizes in one bin, both limits inclusive.
@@ -117,6 +120,13 @@ def require_complete(run: RunFolder, incomplete: str | None) -> None:
         raise UntrustedError(f"the profile of {run.path} is incomplete, so its figures cannot be trusted: {incomplete}")
 
 
+def explain_no_profile(run: RunFolder, table: Breakdown) -> None:
+    """Corrects the warning about an empty table if the run was not started to record anything."""
+    recorders = {"HVPROF_DIRECTORY", "HOROVOD_TIMELINE"}
+    if NO_COLLECTIVE in table.warnings and not table.ranks and recorders.isdisjoint(run.read().rank_environment):
+        table.warnings[table.warnings.index(NO_COLLECTIVE)] = NOT_PROFILED
+
+
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
     """Tabulates a recording in another pass over its messages: see `RankTables.breakdown`."""
     table = RankTables(bins)
@@ -167,9 +177,7 @@ class RankTables(Reducer[dict[Key, Figures]]):
         counted = [totals for totals in (recording.totals, recording.point_to_point) if totals is not None]
         warnings = [*recording.warnings, *bin_warnings(counted, self.bins)]
         if not self.all_ranks:
-            warnings.append(
-                "no collective was recorded: the job made none, or only calls that this profile does not record"
-            )
+            warnings.append(NO_COLLECTIVE)
         return Breakdown(
             run=run,
             library=recording.library,
