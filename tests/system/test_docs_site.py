@@ -36,6 +36,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_site_holds_no_compiled_python(site: Path) -> None:
+    assert not list(site.rglob("*.pyc"))
+
+
 def test_every_command_has_its_page(site: Path) -> None:
     from hvscale.cli.main import PANEL_OF
 
@@ -112,7 +116,8 @@ def test_the_copy_button_takes_the_commands_of_a_console_block(site: Path, brows
         copied.append(page.locator("body > textarea").last.input_value())
     text = (CLONE / "docs" / "tutorials" / "tune.md").read_text()
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    commands = [[line[2:] for line in block.splitlines() if line.startswith("$ ")] for block in blocks]
-    assert [one.splitlines() for one in copied] == commands
+    commands = [re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE) for block in blocks]
+    assert [one.rstrip("\n") for one in copied] == ["\n".join(lines) for lines in commands]
     assert max(map(len, commands)) > 1
+    assert any("\\\n" in command for lines in commands for command in lines)  # continued on the next line
     page.close()
