@@ -196,6 +196,18 @@ def test_a_user_s_model_that_cannot_be_trained(classes: Path, model: str, messag
         train(TrainConfig.of(model=f"own_colours:{model}", data=str(classes), steps=1, **SMALL))
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("resnet18", "Expected more than 1 value per channel"), ("alexnet", "Calculated padded input size")],
+)
+def test_images_that_do_not_suit_a_torchvision_model(tmp_path: Path, model: str, message: str) -> None:
+    options = {**SMALL, "image_size": 4, "batch_size": 1, "num_classes": 2}
+    with pytest.raises(
+        RequestError, match=rf"^the model does not take a batch of 1 images of 4x4 pixels .*: {message}"
+    ):
+        train(TrainConfig.of(model=model, data="synthetic", steps=1, run=tmp_path / "run", **options))
+
+
 def test_an_output_without_a_gradient_is_an_error(classes: Path) -> None:
     with pytest.raises(RequestError, match=r"^the model's output depends on no parameter that requires a gradient"):
         train(TrainConfig.of(model="own_colours:detached", data=str(classes), steps=1, **SMALL))

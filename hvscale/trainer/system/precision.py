@@ -40,16 +40,35 @@ class ComputeFormat:
 
         Only images, and therefore activations, are channels-last. Horovod does not reduce gradients
         of channels-last parameters, because they are not contiguous. Raises RequestError if the
-        output has no gradient.
+        output has no gradient, and as `forward` does.
         """
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         lower = torch.float16 if self.precision == "fp16" else torch.bfloat16
         with torch.autocast(inputs.device.type, dtype=lower, enabled=self.precision != "fp32"):
-            output = model(inputs.contiguous(memory_format=order))
+            output = forward(model, inputs.contiguous(memory_format=order))
         loss = criterion(output, targets)
         if not loss.requires_grad:
             raise RequestError("the model's output depends on no parameter that requires a gradient: nothing to train")
         return loss
+
+
+def forward(model: nn.Module, inputs: Tensor) -> Any:
+    """The model's output.
+
+    Raises RequestError if a model of torchvision cannot take images like these.
+    """
+    try:
+        return model(inputs)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        # A user's traceback shows the place in their code. A subclass is not about the images.
+        is_torchvision = type(model).__module__.startswith("torchvision.")
+        if not is_torchvision or type(error) not in (AssertionError, RuntimeError, ValueError):
+            raise
+        count, _, height, width = inputs.shape
+        raise RequestError(
+            f"the model does not take a batch of {count} images of {width}x{height} pixels "
+            f"(--batch-size, --image-size): {error}"
+        ) from error
 
 
 def candidates(config: TrainConfig) -> list[ComputeFormat]:
