@@ -28,7 +28,6 @@ from hvscale.trainer.inference.metrics import to_pixels
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.compiler_import import keep_uncompiled
 from hvscale.trainer.system.resources import share_cores
-from hvscale.trainer.tasks.workload import wrong_output
 
 MEMORY_BYTES = 2e9
 PROBE_SIDE = 32  # small: EDSR with 43 million parameters takes a second of a core
@@ -167,7 +166,7 @@ def _forward(model: nn.Module, image: Tensor, scale: int) -> Tensor:
         out = model(image[None].to(device).float())
     shape = (1, 3, scale * image.shape[1], scale * image.shape[2])
     if not isinstance(out, Tensor) or out.shape != shape:
-        raise wrong_output("the model", out, shape, "upscaling")
+        raise models.wrong_output("the model", out, shape, "upscaling")
     return out[0].float().cpu()
 
 

@@ -24,7 +24,6 @@ from hvscale.trainer.data.classes import (
 )
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.tasks.workload import wrong_output
 
 # Mean and standard deviation of ImageNet's pixels in 0..1, as torchvision's weights expect.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -140,7 +139,7 @@ def all_logits(model: str, output: Any, shape: tuple[int, int], use: str) -> lis
     first, *others = output if isinstance(output, tuple) and output else (output,)
     found = [first, *(other for other in others if other is not None)]
     if any(not isinstance(logits, Tensor) or logits.shape != shape for logits in found):
-        raise wrong_output(model, output, shape, use)
+        raise models.wrong_output(model, output, shape, use)
     return found
 
 

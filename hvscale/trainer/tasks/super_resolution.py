@@ -18,7 +18,6 @@ from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, par
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.tasks.workload import wrong_output
 
 # Smaller low-resolution photos have too few pixels left for validation after shaving the border.
 MIN_LR_SIDE = 16
@@ -99,7 +98,7 @@ class SuperResolution:
         size.
         """
         if not isinstance(output, Tensor) or output.shape != targets.shape:
-            raise wrong_output(self.config.model, output, targets.shape)
+            raise models.wrong_output(self.config.model, output, targets.shape)
         return l1_loss(output.float(), targets)
 
     def evaluate(self, model: nn.Module, run: RunFolder) -> dict[str, Any]:

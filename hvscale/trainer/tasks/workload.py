@@ -1,13 +1,11 @@
 """The interface of a task for the trainer: its data, its loss and the evaluation of its model."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hvscale import models
-from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.ranks import Ranks
@@ -78,17 +76,3 @@ def make_workload(config: TrainConfig, ranks: Ranks) -> Workload:
     from hvscale.trainer.tasks.classification import Classification
 
     return Classification(config, ranks)
-
-
-def wrong_output(model: str, output: object, expected: Sequence[int], use: str = "training") -> RequestError:
-    """The error for a user's model whose output does not fit its task. `use`: what needs it."""
-    return RequestError(
-        f"{model} returned {kind_of(output)} for a batch; {use} needs a tensor of shape {tuple(expected)}"
-    )
-
-
-def kind_of(output: object) -> str:
-    if isinstance(output, Tensor):
-        return f"a tensor of shape {tuple(output.shape)}"
-    parts = f" ({', '.join(map(kind_of, output))})" if isinstance(output, tuple) else ""
-    return f"a {type(output).__name__}{parts}"
