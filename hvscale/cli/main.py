@@ -144,9 +144,10 @@ def main() -> None:
             print_last_lines(error.last_lines)
     except OSError as error:
         status = print_os_error(error)
-    # Python collects garbage among all modules once more at its end, which takes a tenth of a
-    # start. Not with Triton, which torch.compile uses: it reports objects that are not collected as
-    # leaks.
-    if "triton" not in sys.modules:
-        gc.freeze()
+    finally:
+        # Python collects garbage among all modules once more at its end, which takes a tenth of a
+        # start. Not with Triton, which torch.compile uses: it reports objects that are not
+        # collected as leaks.
+        if "triton" not in sys.modules:
+            gc.freeze()
     sys.exit(status)

@@ -136,6 +136,10 @@ class Ranks:
         except RuntimeError as error:  # base class of HorovodInternalError
             if self.hvd is None or "Horovod has been shut down" not in str(error):
                 raise
+            # Horovod ends in all ranks at once, and launchers end all ranks when one exits. Let
+            # that be the one that failed.
+            self.hvd.shutdown()
+            time.sleep(3)
             self.fail(RankFailedError("another rank ended during training: see its output", []))
 
     def fail(self, error: HvscaleError) -> None:

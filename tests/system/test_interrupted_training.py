@@ -39,6 +39,23 @@ class Net(nn.Module):
 def net(num_classes=5):
     return Net(num_classes)
 """
+# On rank 1 the third step raises an error.
+RAISES = """
+import os
+from torch import nn
+
+class Net(nn.Linear):
+    calls = 0
+
+    def forward(self, images):
+        self.calls += 1
+        if self.calls == 3 and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+            raise KeyError("a fault of this model")
+        return super().forward(images.mean((2, 3)))
+
+def net(num_classes=5):
+    return Net(3, num_classes)
+"""
 # The third step does not end.
 HANGS = """
 import time
@@ -209,6 +226,14 @@ def test_three_consecutive_nans_stop_training_and_name_the_last_good_checkpoint(
     done = hvscale_warm(*CLASSIFIER, "--steps", 9, "--checkpoint-every", 0, "--run", "two", NAN_STEPS="1,2,3")
     assert done.returncode == 2
     assert done.stderr.count("there is no checkpoint yet") == 1
+
+
+def test_a_rank_s_own_error_is_reported_and_not_the_end_of_the_others(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(RAISES)
+    done = hvscale("launch", "-np", 2, "--run", "job", "--", "hvscale", *CLASSIFIER, "--steps", 9)
+    assert done.returncode == 3
+    assert "hvscale: rank 1 on " in done.stderr
+    assert done.stderr.endswith("KeyError: 'a fault of this model'\n")
 
 
 def test_a_stalled_rank_ends_the_job_and_all_stacks_are_logged(tmp_path: Path) -> None:

@@ -85,6 +85,17 @@ def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
+def those_to_blame(command: list[str], ranks: list[RankEnd]) -> list[RankEnd]:
+    """The ranks without those that ended because another one failed, if any other failed.
+
+    hvscale's own commands tell by their exit status; the launcher may have ended others by SIGTERM.
+    """
+    if Path(command[0]).name != "hvscale":
+        return ranks
+    others = [entry for entry in ranks if entry.exit_status != EXIT_RANK_FAILED and entry.signal != "SIGTERM"]
+    return others if first_failed(others) is not None else ranks
+
+
 def init_timeout(job: Job, init_deadline: InitDeadline, late: list[int]) -> Failure | None:
     if not late:
         return None
@@ -128,7 +139,7 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     In order: a lost node, the first rank that failed, the launcher, a rank that stopped reporting.
     """
     run = RunFolder(job.run)
-    first = first_failed(ranks)
+    first = first_failed(those_to_blame(job.command, ranks))
     # Open MPI's mpirun ends with status 0 when it loses a node, so each rank on another node must
     # report how it ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
