@@ -62,7 +62,8 @@ def key_waiter() -> Iterator[Wait]:
             termios.tcsetattr(keyboard, termios.TCSANOW, before)
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # None: a preloaded library's handler, which Python cannot set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _sleep(seconds: float) -> bool:

@@ -318,6 +318,30 @@ class LockTakenByASignal:
 
 
 @pytest.mark.parametrize(
+    "context",
+    ["hvscale.launch.supervision.interrupts.catch_signals", "hvscale.cli.watch_view.key_waiter"],
+)
+def test_signals_can_be_caught_although_a_preloaded_library_handles_sighup(tmp_path: Path, context: str) -> None:
+    """UCX does so, and a tool that wraps MPI loads UCX into hvscale with LD_PRELOAD."""
+    source = tmp_path / "handler.c"
+    source.write_text(
+        "#include <signal.h>\n"
+        "static void ignore(int number) { (void)number; }\n"
+        "__attribute__((constructor)) static void start(void) { signal(SIGHUP, ignore); }\n"
+    )
+    library = tmp_path / "handler.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    module, name = context.rsplit(".", 1)
+    program = (
+        f"import signal; from {module} import {name}\n"
+        "assert signal.getsignal(signal.SIGHUP) is None\n"
+        f"with {name}(): pass\n"
+    )
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+@pytest.mark.parametrize(
     "start",
     [
         lambda folder: programs.call(["sbatch"]),

@@ -289,11 +289,24 @@ def test_damage_that_loses_messages_makes_a_profile_incomplete(make_run: MakeRun
     path.write_bytes(flipped(RECORDS_START + 5 * RECORD.itemsize + 20))
     found = breakdown(run)
     assert sum(row.calls for row in found.rows) == COUNT - 1
-    assert found.incomplete == f"{path} is damaged: {COUNT - 1} intact records are counted, the others ignored"
+    assert found.incomplete == f"{path} is damaged: {COUNT - 1} intact records are used, the others ignored"
     path.write_bytes(flipped(COUNTERS_START + 20))  # the records are all there
     found = breakdown(run)
     assert sum(row.calls for row in found.rows) == COUNT
     assert (found.incomplete, len(found.warnings)) == (None, 1)
+
+
+def test_after_an_overflow_a_damaged_counter_is_named_and_no_line_claims_every_call(make_run: MakeRun) -> None:
+    run, made = make_run(1), synthetic.records(100)
+    content = bytearray(synthetic.head(100, 40, 0, made) + np.concatenate([made[80:], made[60:80]]).tobytes())
+    content[COUNTERS_START + 20] ^= 1
+    path = run.hvprof / "rank-00000.hvp"
+    path.write_bytes(content)
+    found = breakdown(run)
+    assert sum(row.calls for row in found.rows) < len(made)
+    assert found.incomplete == f"{path} is damaged: 1 of its counters are ignored"
+    assert found.warnings[0] == found.incomplete
+    assert "every call" not in found.warnings[1]
 
 
 def test_a_counter_that_was_changing_is_read_again(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ def catch_signals() -> Iterator[list[int]]:
         yield caught
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None: a preloaded library's handler (UCX's for SIGHUP), which Python cannot set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager

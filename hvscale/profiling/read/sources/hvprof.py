@@ -142,8 +142,8 @@ class _Problems:
         if self.overwritten:
             found.append(
                 f"the ring overflowed: {sum(self.overwritten.values())} records of {ranks_in_words(sorted(self.overwritten))} were "
-                f"overwritten. The breakdown's calls, bytes and seconds still include every call, and its percentiles come from "
-                f"histograms; what is per step is of the steps that all rings hold. Set HVPROF_MIB higher to keep all records"
+                f"overwritten. The breakdown's calls, bytes and seconds come from counters that include them, and its percentiles "
+                f"from histograms; what is per step is of the steps that all rings hold. Set HVPROF_MIB higher to keep all records"
             )
         return found
 
