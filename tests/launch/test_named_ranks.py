@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hvscale.core.run_folder import RankEnd
+from hvscale.core.run_folder import RankEnd, RunFolder
 from hvscale.launch.job import Job, Node, Nodes
-from hvscale.launch.supervision.outcome import describe_lost, first_failed, those_to_blame
+from hvscale.launch.supervision.outcome import describe_lost, first_cause
 
 
 @pytest.mark.parametrize(
@@ -32,24 +32,36 @@ def test_a_single_lost_rank_is_singular() -> None:
     assert describe_lost(Job(2, ["true"], Path("run"), {}, nodes, {}), {"b": "off"}).what == "rank 1 on b is lost: off"
 
 
+SHUT_DOWN = "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks or"
+
+
 @pytest.mark.parametrize(
-    ("command", "other", "blamed"),
+    ("command", "first", "second", "log", "blamed"),
     [
-        (["/bin/hvscale", "train"], {"exit_status": 1}, 1),
-        (["/bin/hvscale", "train"], {"signal": "SIGKILL"}, 1),
-        (["/bin/hvscale", "train"], {"exit_status": 3}, 0),
-        (["/bin/hvscale", "train"], {"signal": "SIGTERM"}, 0),  # by the launcher, after rank 0's end
-        (["train.py"], {"exit_status": 1}, 0),
+        # Status 3 of hvscale's own command: a rank failed.
+        ("/bin/hvscale", {"exit_status": 3}, {"exit_status": 1}, "", 1),
+        ("/bin/hvscale", {"exit_status": 3}, {"signal": "SIGKILL"}, "", 1),
+        ("/bin/hvscale", {"exit_status": 3}, {"exit_status": 3}, "", 0),
+        ("/bin/hvscale", {"exit_status": 3}, {"signal": "SIGTERM"}, "", 0),
+        ("/bin/hvscale", {"exit_status": 2}, {"exit_status": 1}, "", 0),
+        ("python", {"exit_status": 3}, {"exit_status": 1}, "ValueError: no", 0),
+        ("python", {"exit_status": 1}, {"exit_status": 1}, SHUT_DOWN, 1),
+        ("python", {"exit_status": 1}, {"signal": "SIGTERM"}, SHUT_DOWN, 0),
+        ("python", {"signal": "SIGTERM"}, {"exit_status": 1}, "", 0),
+        ("python", {"exit_status": 0}, {"exit_status": 1}, SHUT_DOWN, 1),
     ],
 )
 def test_a_rank_that_ended_because_another_one_failed_is_not_to_blame(
-    command: list[str], other: dict[str, Any], blamed: int
+    tmp_path: Path, command: str, first: dict[str, Any], second: dict[str, Any], log: str, blamed: int
 ) -> None:
-    """Status 3 of hvscale's own command: a rank failed."""
+    """`log`: of the rank that ended first. In Open MPI, SIGTERM comes from the launcher."""
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.log(0).write_text(f"step 1\n{log} allreduce\n")
+    run.log(1).write_text("step 1\nKeyError: 'a fault'\n")
     ranks = [
-        RankEnd(rank=0, host="a", pid=1, exit_status=3, ended_at=1.0),
-        RankEnd(rank=1, host="a", pid=2, ended_at=2.0, **other),
+        RankEnd(rank=rank, host="a", pid=1, ended_at=1.0 + rank, **end) for rank, end in enumerate((first, second))
     ]
-    first = first_failed(those_to_blame(command, ranks))
-    assert first is not None
-    assert first.rank == blamed
+    found = first_cause([command, "train"], ranks, run)
+    assert found is not None
+    assert found.rank == blamed

@@ -19,6 +19,7 @@ from hvscale.launch.supervision.output import last_lines
 
 LOST_SECONDS = 3.0
 NODES_NAMED = 4  # in one sentence
+HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"  # Horovod 0.28
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,25 @@ def first_failed(ranks: list[RankEnd]) -> RankEnd | None:
     return min(by_itself, key=lambda entry: entry.ended_at or float("inf"), default=None)
 
 
-def those_to_blame(command: list[str], ranks: list[RankEnd]) -> list[RankEnd]:
-    """The ranks without those that ended because another one failed, if any other failed.
+def first_cause(command: list[str], ranks: list[RankEnd], run: RunFolder) -> RankEnd | None:
+    """The rank that failed first, but not because another one had ended, if there is one."""
+    first = first_failed(ranks)
+    if first is None or not is_consequence(command, first, run):
+        return first
+    # The launcher ends the others by SIGTERM.
+    others = [entry for entry in ranks if entry.signal != "SIGTERM" and not is_consequence(command, entry, run)]
+    return first_failed(others) or first
 
-    hvscale's own commands tell by their exit status; the launcher may have ended others by SIGTERM.
+
+def is_consequence(command: list[str], entry: RankEnd, run: RunFolder) -> bool:
+    """Whether a rank failed because another one had ended: hvscale's own commands tell by their
+    exit status, and other programs by Horovod's error.
     """
-    if Path(command[0]).name != "hvscale":
-        return ranks
-    others = [entry for entry in ranks if entry.exit_status != EXIT_RANK_FAILED and entry.signal != "SIGTERM"]
-    return others if first_failed(others) is not None else ranks
+    if not entry.exit_status:
+        return False
+    if Path(command[0]).name == "hvscale":
+        return entry.exit_status == EXIT_RANK_FAILED
+    return any(HOROVOD_ENDED in line for line in last_lines(run.log(entry.rank)))
 
 
 def init_timeout(job: Job, init_deadline: InitDeadline, late: list[int]) -> Failure | None:
@@ -139,7 +150,7 @@ def find_failure(job: Job, library: Library, ranks: list[RankEnd], statuses: lis
     In order: a lost node, the first rank that failed, the launcher, a rank that stopped reporting.
     """
     run = RunFolder(job.run)
-    first = first_failed(those_to_blame(job.command, ranks))
+    first = first_cause(job.command, ranks, run)
     # Open MPI's mpirun ends with status 0 when it loses a node, so each rank on another node must
     # report how it ended.
     ended = {entry.rank for entry in ranks if entry.exit_status is not None}
