@@ -557,6 +557,12 @@ int {P}MPI_Allreduce(const void *in, void *out, int count, void *type, void *ope
 {{ return 0; }}
 int {P}MPI_Finalize(void) {{ return 0; }}
 """
+WRAPPERS = """
+int PMPI_Init(int *, char ***), PMPI_Allreduce(const void *, void *, int, void *, void *, void *);
+int MPI_Init(int *argc, char ***argv) { return PMPI_Init(argc, argv); }
+int MPI_Allreduce(const void *in, void *out, int count, void *type, void *operation, void *communicator)
+{ return PMPI_Allreduce(in, out, count, type, operation, communicator); }
+"""
 MINIMAL_PROGRAM = """
 int MPI_Init(int *, char ***), MPI_Finalize(void);
 int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
@@ -585,20 +591,25 @@ int main(int argc, char **argv)
         ("static", "is linked statically"),
         ("with a static MPI", "contains a static MPI library"),
         ("at run time", "loads its MPI library at run time (dlopen)"),
+        ("with wrappers", "contains another tool's wrappers of MPI"),
         ("with an MPI without PMPI", "the MPI library lacks a function of MPI 3.0 that hvprof needs"),
     ],
 )
 def test_an_mpi_that_cannot_be_recorded_is_reported(hvscale: Run, tmp_path: Path, linked: str, reason: str) -> None:
     """The job continues, however it was linked."""
-    (tmp_path / "mpi.c").write_text(TINY_MPI.format(P=""))
+    has_wrappers = linked == "with wrappers"
+    (tmp_path / "mpi.c").write_text(TINY_MPI.format(P="") + (TINY_MPI.format(P="P") if has_wrappers else ""))
+    (tmp_path / "wrappers.c").write_text(WRAPPERS)
     (tmp_path / "program.c").write_text(MINIMAL_PROGRAM)
     (tmp_path / "loads.c").write_text(LOADS_MPI)
-    library = tmp_path / "libtiny.so"
+    library = tmp_path / ("libmpi.so" if has_wrappers else "libtiny.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
+    in_library: list[str | Path] = [library, f"-Wl,-rpath,{tmp_path}"]
     sources: dict[str, list[str | Path]] = {
         "static": ["-static", tmp_path / "program.c", tmp_path / "mpi.c"],
         "with a static MPI": [tmp_path / "program.c", tmp_path / "mpi.c"],
-        "with an MPI without PMPI": [tmp_path / "program.c", library, f"-Wl,-rpath,{tmp_path}"],
+        "with wrappers": ["-s", tmp_path / "program.c", tmp_path / "wrappers.c", *in_library],
+        "with an MPI without PMPI": [tmp_path / "program.c", *in_library],
         "at run time": [f'-DLIBRARY="{library}"', tmp_path / "loads.c", "-ldl"],
     }
     program = tmp_path / "program"

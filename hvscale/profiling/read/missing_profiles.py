@@ -86,17 +86,28 @@ def _linking_problem(program: Path) -> str | None:
         return None
     if listed.returncode != 0 or "statically linked" in listed.stdout:
         return f"{program} is linked statically, so its MPI calls cannot be recorded: link MPI dynamically"
-    if "libmpi" in listed.stdout or b"\0MPI_Init\0" not in content:
+    if b"MPI_Init\0" not in content:  # a linker stores it as the end of PMPI_Init, if that is there
         return None
-    if b"\0dlsym\0" in content and not _defines_mpi(program):
+    if "libmpi" in listed.stdout:
+        return _wrappers_problem(program)
+    if b"\0dlsym\0" in content and not _defines_mpi(program, "--extern-only"):
         return f"{program} loads its MPI library at run time (dlopen), so its MPI calls cannot be recorded: link the program with the library"
     return f"{program} contains a static MPI library, so its MPI calls cannot be recorded: link the shared library"
 
 
-def _defines_mpi(program: Path) -> bool:
-    """Whether the program itself defines MPI functions."""
+def _wrappers_problem(program: Path) -> str | None:
+    """The problem, if the program itself wraps the MPI library's functions."""
+    if not _defines_mpi(program, "--dynamic"):
+        return None
+    return (
+        f"{program} contains another tool's wrappers of MPI, so its MPI calls cannot be recorded: link it without them"
+    )
+
+
+def _defines_mpi(program: Path, symbols: str) -> bool:
+    """Whether the program itself defines MPI functions. `symbols`: the option of nm to use."""
     try:
-        listed = subprocess.run(["nm", "--defined-only", program], capture_output=True, text=True, check=False)
+        listed = subprocess.run(["nm", "--defined-only", symbols, program], capture_output=True, text=True, check=False)
     except OSError:  # binutils are not installed
         return False
     return "MPI_Init" in listed.stdout.split()
