@@ -212,16 +212,18 @@ def apart() -> list[str]:
 
 def test_clocks_are_compared_along_a_tree(open_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:
     run = make_run(7)
-    open_mpi.record(run, 7, [*apart, str(open_mpi.compile("barriers")), "3"])
+    open_mpi.record(run, 7, [*apart, str(open_mpi.compile("steps")), "2"])
     headers = headers_of(run, 7)
     assert len({header.clock_offset_ns for header in headers}) == 7
     errors = [header.clock_error_ns for header in headers]
     # A rank's error contains that of its parent: the rank without its lowest bit.
     assert errors[0] == 0
     assert all((error or 0) > (errors[rank & (rank - 1)] or 0) for rank, error in enumerate(errors) if rank)
-    events = read_recording(run).load()
-    ends = [int((events.start_ns + events.duration_ns)[events.rank == rank].min()) for rank in range(7)]
-    assert max(ends) - min(ends) < 400_000_000 + max(error or 0 for error in errors)
+    # No rank leaves an all-reduce before the last one arrives. The clocks differ by seconds.
+    waiting = explained_breakdown(run).waiting
+    assert waiting is not None
+    assert waiting.matched > 0
+    assert waiting.clock_conflicts == 0
 
 
 def test_a_rank_without_hvprof_does_not_block_the_others(open_mpi: Mpi, make_run: MakeRun) -> None:
@@ -246,12 +248,10 @@ def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, 
     assert error is not None
     assert error > 0
     assert abs(headers[0].clock_offset_ns - headers[1].clock_offset_ns) > 500_000_000, "the clocks did not differ"
-    events = read_recording(run).load()
-    first = [events.start_ns[events.rank == rank].min() + events.duration_ns[events.rank == rank][0] for rank in (0, 1)]
-    # No rank leaves a barrier before the last one arrives; both left it soon after.
-    assert abs(int(first[0]) - int(first[1])) < 400_000_000 + error
     explained = explained_breakdown(run)
     assert explained.waiting is not None
+    assert explained.waiting.matched > 0
+    # No rank leaves a barrier before the last one arrives.
     assert explained.waiting.clock_conflicts == 0, "clocks disagree by more than the stated error"
     assert explained.waiting.clock_error_seconds == pytest.approx(error / 1e9)
 
