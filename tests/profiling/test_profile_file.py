@@ -309,6 +309,20 @@ def test_after_an_overflow_a_damaged_counter_is_named_and_no_line_claims_every_c
     assert "every call" not in found.warnings[1]
 
 
+def test_a_damaged_counter_of_a_rank_beside_an_overflowed_one_loses_messages(make_run: MakeRun) -> None:
+    """The counters of all ranks are used as soon as the ring of one overflowed."""
+    run, made = make_run(2), synthetic.records(100)
+    ring = np.concatenate([made[80:], made[60:80]])
+    (run.hvprof / "rank-00000.hvp").write_bytes(synthetic.head(100, 40, 0, made) + ring.tobytes())
+    content = bytearray(synthetic.profile(COUNT, rank=1))
+    content[COUNTERS_START + 20] ^= 1
+    path = run.hvprof / "rank-00001.hvp"
+    path.write_bytes(content)
+    found = breakdown(run)
+    assert sum(row.calls for row in found.rows) < len(made) + COUNT
+    assert found.incomplete == f"{path} is damaged: 1 of its counters are ignored"
+
+
 def test_a_counter_that_was_changing_is_read_again(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_run(1).hvprof / "rank-00000.hvp"
     path.write_bytes(flipped(COUNTERS_START + 20))

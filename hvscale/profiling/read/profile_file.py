@@ -328,7 +328,7 @@ class ProfileFile:
         reserved, capacity = self.header.reserved_records, self.header.capacity
         self.being_written = self._is_being_written()
         if not capacity:
-            self._check_counters()
+            self.check_counters()
             return
         operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
@@ -343,16 +343,17 @@ class ProfileFile:
             return
         damage = f"{self.path} is damaged: {intact} intact records are used, the others ignored"
         # After an overflow the counters are used, else the records.
-        if reserved > capacity:
-            self._check_counters()
-        elif damaged or intact < counted:
+        if self.overwritten:
+            self.check_counters()
+        elif self.damaged_counters if reserved > capacity else damaged or intact < counted:
             self._add_loss(damage)
         # A killed process may leave one call of each thread recorded but not yet counted.
         if self.lost is None and (damaged or self.damaged_counters or intact > counted + threads):
             self.warnings.append(damage)
 
-    def _check_counters(self) -> None:
-        if self.damaged_counters:
+    def check_counters(self) -> None:
+        """Notes that messages are missing, where the counters are used and some are damaged."""
+        if self.damaged_counters and self.lost is None:
             self._add_loss(f"{self.path} is damaged: {self.damaged_counters} of its counters are ignored")
 
     def _add_loss(self, text: str) -> None:

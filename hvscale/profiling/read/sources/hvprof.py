@@ -63,7 +63,10 @@ def read(
     events.leave_out(failed)
     if not events.parts:
         raise min(problems.unreadable)[1] if problems.unreadable else RequestError(f"{run.hvprof} has no profile")
+    uses_counters = not events.has_calls or any(part.profile.overwritten for part in events.parts)
     for part in events.parts:
+        if uses_counters and not part.profile.being_written:  # also where this rank's ring did not overflow
+            part.profile.check_counters()
         problems.add(part.profile)
     found = sorted({part.rank for part in events.parts})
     problems.add_missing(run, record, sorted(unread.union(found)))
@@ -80,10 +83,10 @@ def read(
         steps={rank: times for rank, (times, _) in marks.items()},
         step_threads={rank: threads for rank, (_, threads) in marks.items()},
         clock_error_ns={part.rank: part.profile.header.clock_error_ns for part in events.parts},
-        totals=events.totals(collectives=True) if problems.overwritten or not events.has_calls else None,
+        totals=events.totals(collectives=True) if uses_counters else None,
         point_to_point=events.totals(collectives=False),
         has_calls=events.has_calls,
-        step_sums=events.step_sums() if problems.overwritten or not events.has_calls else {},
+        step_sums=events.step_sums() if uses_counters else {},
     )
 
 
