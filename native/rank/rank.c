@@ -171,6 +171,9 @@ static void run_command(const struct order *order, int terminal, pid_t superviso
     handle(SIGPIPE, SIG_DFL);
     handle(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, before, NULL);
+    /* Open MPI 5 gives rank 0 a pipe that it never closes: a command that reads it would hang. */
+    close(STDIN_FILENO);
+    open("/dev/null", O_RDONLY); /* takes the place of stdin */
     dup2(terminal, STDOUT_FILENO);
     dup2(terminal, STDERR_FILENO);
     execute(order->arguments);
