@@ -7,7 +7,7 @@ import pytest
 
 from hvscale.core.run_folder import RankEnd, RunFolder
 from hvscale.launch.job import Job, Node, Nodes
-from hvscale.launch.supervision.outcome import describe_lost, first_cause
+from hvscale.launch.supervision.outcome import Failure, describe_lost, first_cause
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,19 @@ def test_a_single_lost_rank_is_singular() -> None:
         (Node(name="a", slots=1, address="", interface=""), Node(name="b", slots=1, address="", interface=""))
     )
     assert describe_lost(Job(2, ["true"], Path("run"), {}, nodes, {}), {"b": "off"}).what == "rank 1 on b is lost: off"
+
+
+def test_a_failure_names_the_log_that_has_lines(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    failure = Failure(1, "rank 1 on a ended with status 7", run.log(1))
+    assert str(failure.error(run)) == "rank 1 on a ended with status 7; it wrote nothing"
+    for log, line in ((run.logs / "launcher.log", "aborted"), (run.log(1), "out of data")):
+        log.write_text(line + "\n")
+        error = failure.error(run)
+        # Studies show and keep the message alone, so it must be whole without the lines.
+        assert str(error) == f"rank 1 on a ended with status 7; see {log}"
+        assert error.last_lines == [line]
 
 
 SHUT_DOWN = "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks or"

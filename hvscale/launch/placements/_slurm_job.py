@@ -216,9 +216,7 @@ def check_outcome(job: str, run: RunFolder) -> None:
     if record.failed_rank is not None:
         own = run.log(record.failed_rank)
         raise RankFailedError(f"Slurm job {job}: {launcher_message(log)}", last_lines(own))
-    raise RankFailedError(
-        f"Slurm job {job} ended while its run was {record.state}; its last lines, from {log}:", last_lines(log)
-    )
+    raise RankFailedError(f"Slurm job {job} ended while its run was {record.state}; see {log}", last_lines(log))
 
 
 def launcher_message(log: Path) -> str:

@@ -41,8 +41,7 @@ class Failure:
         """
         for log in (self.log, run.logs / "launcher.log"):
             if lines := last_lines(log):
-                what = f"{self.what}; {'its' if log == self.log else 'the'} last lines, from {log}:"
-                return RankFailedError(what, lines, self.exit_status)
+                return RankFailedError(f"{self.what}; see {log}", lines, self.exit_status)
         return RankFailedError(f"{self.what}; it wrote nothing", [], self.exit_status)
 
 
