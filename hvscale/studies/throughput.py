@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder
-from hvscale.launch.supervision.output import lines_of
+from hvscale.launch.supervision.output import uncoloured_lines_of
 from hvscale.profiling.analyze.steps import read_step_log
 
 Source = Literal["metric", "result.json", "steps.jsonl", "horovod"]
@@ -52,9 +52,9 @@ class Metric:
         try:
             pattern = re.compile(text)
         except re.error as error:
-            raise RequestError(f"--metric {text!r} is not a regular expression: {error}") from error
+            raise RequestError(f"--metric '{text}' is not a regular expression: {error}") from error
         if not pattern.groups:
-            raise RequestError(rf"--metric {text!r}: put the number into a group, such as 'images/s: ([0-9.]+)'")
+            raise RequestError(rf"--metric '{text}': put the number into a group, such as 'images/s: ([0-9.]+)'")
         return cls(pattern)
 
     @property
@@ -98,11 +98,13 @@ def by_metric(run: RunFolder, ranks: int, metric: Metric, warn: Callable[[str], 
     by_rank = {
         rank: median(number(found[metric.group], run, rank) for found in matches)
         for rank in range(ranks)
-        if (matches := [found for line in lines_of(run.log(rank)) for found in metric.pattern.finditer(line)])
+        if (
+            matches := [found for line in uncoloured_lines_of(run.log(rank)) for found in metric.pattern.finditer(line)]
+        )
     }
     if not by_rank:
         raise RequestError(
-            f"np {ranks}: --metric {metric.pattern.pattern!r} matches no line of the ranks' output: see {run.log(0)}"
+            f"np {ranks}: --metric '{metric.pattern.pattern}' matches no line of the ranks' output: see {run.log(0)}"
         )
     if metric.group == PER_RANK:
         return Throughput(ranks * fmean(by_rank.values()), "metric", None)
@@ -155,7 +157,7 @@ def from_horovod_lines(run: RunFolder, ranks: int, warn: Callable[[str], None]) 
     for rank in range(ranks):
         totals: list[re.Match[str]] = []
         means: list[re.Match[str]] = []
-        for line in lines_of(run.log(rank)):
+        for line in uncoloured_lines_of(run.log(rank)):
             totals += HOROVOD_TOTAL.finditer(line)
             means += HOROVOD_PER_RANK.finditer(line)
         if totals:

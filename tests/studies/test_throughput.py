@@ -50,6 +50,13 @@ def test_speed_per_gpu_is_multiplied_by_np_and_a_total_takes_precedence(run: Run
     assert read(run, 4).value == 5952.5
 
 
+def test_colours_do_not_hide_a_number(run: RunFolder) -> None:
+    run.log(0).write_text("\x1b[32mspeed:\x1b[0m \x1b[1;38;5;4m12.5\x1b[0m\n")
+    assert read(run, 1, r"speed: ([0-9.]+)").value == 12.5
+    run.log(0).write_text("\x1b[1mTotal img/sec on 2 GPU(s): \x1b[32m512.5\x1b[m +-3.2\n")
+    assert read(run, 2).value == 512.5
+
+
 def test_a_total_of_another_number_of_ranks_is_not_trusted(run: RunFolder) -> None:
     run.log(0).write_text("Total img/sec on 1 CPU(s): 10.0 +-0.1\n")
     with pytest.raises(UntrustedError, match="np 2: the command says that it ran on 1"):

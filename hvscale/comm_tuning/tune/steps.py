@@ -16,7 +16,7 @@ from hvscale.core.line_files import read_lines
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.units import MIB
-from hvscale.launch.supervision.output import lines_of
+from hvscale.launch.supervision.output import uncoloured_lines_of
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.steps import find_bytes_per_step, read_step_log, split_by_bytes
 from hvscale.profiling.read.events import Recording
@@ -118,7 +118,9 @@ class StepSource:
             return None
         by_rank = []
         for rank in range(self.np):
-            found = [match for line in lines_of(run.log(rank)) for match in self.metric.pattern.finditer(line)]
+            found = [
+                match for line in uncoloured_lines_of(run.log(rank)) for match in self.metric.pattern.finditer(line)
+            ]
             if found:
                 by_rank.append([number(match[self.metric.group], run, rank) for match in found])
         if not by_rank:

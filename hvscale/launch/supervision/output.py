@@ -1,5 +1,6 @@
 """Follows the ranks' log files while the job runs."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ PIECE_BYTES = 64 * 1024
 READ_BYTES = 4 * 1024 * 1024
 # The longest line in an error message.
 SHOWN_CHARACTERS = 2000
+# Colours and other commands to a terminal.
+TERMINAL_COMMAND = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class RankOutput:
@@ -75,6 +78,12 @@ def lines_of(path: Path) -> Iterator[str]:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
     if unfinished:
         yield visible(unfinished)
+
+
+def uncoloured_lines_of(path: Path) -> Iterator[str]:
+    """As `lines_of`, without colours, which would stand between words and numbers."""
+    for line in lines_of(path):
+        yield TERMINAL_COMMAND.sub("", line)
 
 
 def split_lines(text: bytes) -> tuple[list[bytes], bytes]:
