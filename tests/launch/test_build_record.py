@@ -206,3 +206,17 @@ def test_the_set_up_wrote_the_record_of_this_environment() -> None:
     shown = subprocess.check_output([sys.executable, "-c", show], text=True).split()
     assert [record.torch.version, str(record.torch.cuda)] == shown
     assert record.rebuild.startswith("make -C ")
+
+
+def test_an_environment_beside_this_one_that_cannot_be_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / ".venv-mpich/bin/python"
+    python.parent.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    python.symlink_to("/bin/sh")
+    assert horovod_build.environments_of_clone() == [tmp_path / ".venv", tmp_path / ".venv-mpich"]
+    python.unlink()
+    # As a Python in another user's home, this one makes stat fail; permissions do not stop root.
+    python.symlink_to("x" * 300)
+    assert horovod_build.environments_of_clone() == [tmp_path / ".venv"]

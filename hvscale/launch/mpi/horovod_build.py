@@ -112,10 +112,10 @@ ENVIRONMENT_NAMES = (".venv", ".venv-mpich")
 
 
 def environments_of_clone() -> list[Path]:
-    """This environment and, if it is one of a clone's, the clone's others."""
+    """This environment and, if it is one of a clone's, the others that this user can run."""
     own = Path(sys.prefix)
     beside = [own.parent / name for name in ENVIRONMENT_NAMES if own.name in ENVIRONMENT_NAMES and name != own.name]
-    return [own, *(prefix for prefix in beside if (prefix / "bin" / "python").exists())]
+    return [own, *(prefix for prefix in beside if os.access(prefix / "bin" / "python", os.X_OK))]
 
 
 def environment_for(flavour: flavours.Flavour) -> Path:
