@@ -17,6 +17,7 @@ from hvscale.comm_tuning.autotune.memory import RememberedSettings, name_of
 from hvscale.comm_tuning.autotune.next_start import next_start
 from hvscale.comm_tuning.autotune.rank_side.request import words
 from hvscale.comm_tuning.autotune.rank_side.result import gradients_digest
+from hvscale.comm_tuning.autotune.rank_side.search import PROFILE_STEPS
 from hvscale.core.autotune_result import AutotuneResult, Fingerprint, read_autotune_result
 from hvscale.core.run_folder import Library, RunFolder
 from hvscale.core.statistics import Estimate
@@ -289,10 +290,61 @@ def test_an_operation_in_flight_keeps_the_settings(tmp_path: Path) -> None:
     assert result_of(tmp_path / "job").switches == 0
 
 
+# Each rank trains alone, at its own speed.
+OWN_SETS = (
+    training(10)
+    .replace("hvd.init()", "sets = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]; hvd.init(process_sets=sets)")
+    .replace("model.named_parameters()", "model.named_parameters(), process_set=sets[hvd.rank()]")
+    + "hvd.barrier()\n"
+)
+
+
+def test_adasum_is_tuned_at_the_ends_of_whole_steps(tmp_path: Path) -> None:
+    """Its optimizer runs a step of the inner one for each gradient."""
+    program = training(24).replace("model.named_parameters()", "model.named_parameters(), op=hvd.Adasum")
+    (tmp_path / "program.py").write_text(program)
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 20)
+    found = result_of(tmp_path / "job")
+    assert (found.state, found.steps) == ("defaults", PROFILE_STEPS)
+    assert found.fingerprint is not None
+    assert found.fingerprint.tensors == 16
+
+
+SHUT_DOWN = """
+from hvscale.comm_tuning.autotune.rank_side.agent import AGENTS
+switcher = AGENTS[0].switcher
+print("search", switcher.current, switcher.mpi.current, flush=True)
+hvd.shutdown()
+print("after", switcher.current, switcher.mpi.current, flush=True)
+hvd.init()
+for _ in range(3):
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+print("trained", flush=True)
+"""
+
+
+def test_a_program_that_shuts_horovod_down_has_the_defaults_again(tmp_path: Path, plain: Path) -> None:
+    """Before its training, which is then tuned, and in the middle of the search."""
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    program = training(8).replace("hvd.init()", "hvd.init(); hvd.shutdown(); hvd.init()") + SHUT_DOWN
+    (tmp_path / "program.py").write_text(program)
+    stderr = tuned(tmp_path, "openmpi", "job")
+    assert "the program shut Horovod down after " in stderr
+    for rank in range(2):
+        lines = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text().splitlines()
+        [search] = [line for line in lines if line.startswith("search ")]
+        assert str(ALL_KNOBS) in search
+        assert "after {} {}" in lines
+        assert lines[-1] == "trained"
+
+
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        (f"{QUICK_START}\nimport horovod.torch as hvd; hvd.init()", "did not train with horovod.torch"),
+        (f"{QUICK_START}\nimport horovod.torch as hvd; hvd.init()", "no optimizer step followed"),
+        (OWN_SETS, "no optimizer step followed"),
         (training(4), "the program ended after 4 steps"),
         ("import os; os.environ['HOROVOD_AUTOTUNE'] = '1'" + training(10), "Horovod's own autotune is on"),
         (

@@ -35,8 +35,8 @@ MIN_STEPS = 20
 # Files that describe a study with trials of its own.
 OF_STUDIES = ("guide.html", "guide.md", "measurements.csv", "commands.txt")
 NOT_TUNED = (
-    "autotune: nothing was tuned: the program did not train with horovod.torch; `hvscale tune` tunes any command, "
-    "with runs of its own"
+    "autotune: nothing was tuned: no optimizer step followed an all-reduce of all ranks by horovod.torch; `hvscale tune` "
+    "tunes any command, with runs of its own"
 )
 
 

@@ -23,6 +23,7 @@ from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest,
 from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Plan, Search
 from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, without_own_variables
+from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariableError
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -106,8 +107,21 @@ class Agent:
             return self.own["init"](*args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
-        self.exit()
-        return self.own["shutdown"](*args, **kwargs)
+        was_tuning = self.stage == "tuning"
+        if self.boundaries:  # a program may start Horovod again before it trains
+            self.exit("the program shut Horovod down")
+        self.enqueued = 0
+        found = self.own["shutdown"](*args, **kwargs)
+        if was_tuning and self.switcher is not None:  # no candidate outlives its search
+            self._return_to_defaults(self.switcher)
+        return found
+
+    def _return_to_defaults(self, switcher: Switcher) -> None:
+        try:
+            switcher.reset()
+        except ControlVariableError as error:
+            say(f"the defaults cannot be set again, so this rank ends: {error}")
+            os._exit(FAILED)
 
     def synchronize(self, handle: int) -> Any:
         begin = time.monotonic()
@@ -133,9 +147,12 @@ class Agent:
         if HELLO_AT <= self.boundaries < BEGIN_AT:
             self.largest_broadcast = max(self.largest_broadcast, *(one.numel() * one.element_size() for one in tensors))
 
-    def end_step(self, *_: Any) -> None:
+    def end_step(self, optimizer: Any = None, *_: Any) -> None:
         """Called at the end of each optimizer's step()."""
         if self.stage == "done" or not self.enqueued or os.getpid() != self.process:
+            return
+        # Horovod's optimizer for Adasum steps once for each gradient, while it sends the others.
+        if getattr(optimizer, "_handles", None):
             return
         now = time.monotonic()
         if self.stage == "warm-up":
@@ -387,13 +404,15 @@ class Agent:
             else:
                 say(f"nothing was tuned: {reason}")
 
-    def exit(self) -> None:
+    def exit(self, what: str = "the program ended") -> None:
         """End the tuning when the program ends, or shuts Horovod down."""
         if self.stage == "tuning" and self.result is not None and self.search is not None:
-            what = "the ranks changed, or the program ended," if self.is_elastic else "the program ended"
-            self.result.break_off(f"{what} after {self.search.used} of {self.search.steps} steps", self.search)
+            what = "the ranks changed, or the program ended," if self.is_elastic else what
+            # The search has counted the steps of this block if its end was decided.
+            used = self.search.used + (len(self.times) if self.decision is None else 0)
+            self.result.break_off(f"{what} after {used} of {self.search.steps} steps", self.search)
         elif self.stage == "warm-up" and self.boundaries:
-            self._stop(f"the program ended after {self.boundaries} steps")
+            self._stop(f"{what} after {self.boundaries} steps")
         self.stage = "done"
 
 
@@ -476,11 +495,15 @@ def end_tuning() -> None:
 
 
 def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: bool) -> Callable[..., int]:
-    """Wrap an operation, whose first argument is its tensor or tensors."""
+    """Wrap an operation, whose first argument is its tensor or tensors.
+
+    Only operations of all ranks are noted: other process sets may step at different times.
+    """
 
     @wraps(function)
     def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
-        note(tensors if grouped else (tensors,))
+        if getattr(kwargs.get("process_set"), "process_set_id", 0) == 0:
+            note(tensors if grouped else (tensors,))
         return function(tensors, *args, **kwargs)
 
     return enqueue

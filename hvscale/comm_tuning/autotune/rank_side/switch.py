@@ -55,7 +55,10 @@ class Switcher:
             self._connect()
 
     def reset(self) -> None:
-        """Return to the defaults of the knobs that change in place, while Horovod is shut down."""
+        """Return to the defaults, while Horovod is shut down. Raises ControlVariableError."""
+        if self.mpi is not None:
+            self.mpi.set({})
+            self._broadcast_by("")
         if self.knobs.defaults:
             self.knobs.set({})
         self.current = {}
