@@ -13,7 +13,7 @@ from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, w
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.trainer.checkpoints.hook import PeriodicCheckpoints
 from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
-from hvscale.trainer.checkpoints.store import Checkpoint, seed_rank
+from hvscale.trainer.checkpoints.store import Checkpoint, save_tensors, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.hooks.skipped_steps import SkippedSteps
 from hvscale.trainer.hooks.step_log import StepLog
@@ -246,7 +246,7 @@ def write_model(run: RunFolder, model: nn.Module) -> None:
     Raises RequestError if the disk is full.
     """
     try:
-        write_atomically(run.path / MODEL_FILE, lambda stream: torch.save(model.state_dict(), stream))
+        write_atomically(run.path / MODEL_FILE, lambda stream: save_tensors(model.state_dict(), stream))
     except OSError as error:
         raise cannot_write(run.path, error) from error
 

@@ -90,11 +90,8 @@ class CheckpointFolder:
             for unfinished in self.path.glob(f".{file.name[:5]}*"):  # left by processes killed while writing
                 unfinished.unlink(missing_ok=True)
             write_atomically(file, lambda stream: write(checkpoint, stream))
-        except (OSError, RuntimeError) as error:  # torch.save turns the second failed write into a RuntimeError
-            cause = error if isinstance(error, OSError) else error.__context__
-            if not isinstance(cause, OSError):
-                raise
-            raise cannot_save(f"the checkpoint {file}", cause) from error
+        except OSError as error:
+            raise cannot_save(f"the checkpoint {file}", error) from error
         files = self.files()
         newest = files.index(file)
         for old in files[:newest] + files[newest + self.keep :]:
@@ -118,6 +115,16 @@ class CheckpointFolder:
         return None
 
 
+def save_tensors(values: Any, stream: Any) -> None:
+    """Write tensors and plain values as torch.save does. Raises OSError if a write fails."""
+    try:
+        torch.save(values, stream)
+    except RuntimeError as error:  # of the second failed write, at the end of the archive
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
 def cannot_save(what: str, error: OSError) -> RequestError:
     return RequestError(
         f"cannot write {what}: {error.strerror}. Choose another folder with --checkpoint-dir, or make room"
@@ -127,7 +134,7 @@ def cannot_save(what: str, error: OSError) -> RequestError:
 def write(checkpoint: Checkpoint, stream: IO[bytes]) -> None:
     stream.write(bytes(HEADER_BYTES))
     hashing = HashingStream(stream)
-    torch.save(vars(checkpoint), hashing)  # type: ignore[arg-type]
+    save_tensors(vars(checkpoint), hashing)
     stream.seek(0)
     stream.write(b"hvscale-checkpoint/1 sha256=%s bytes=%020d\n" % (hashing.digest(), hashing.bytes))
     stream.seek(0, io.SEEK_END)
