@@ -164,7 +164,7 @@ def test_torchvision_model_on_synthetic_images() -> None:
         ({"data": "gap"}, "--data gap has no training images of class cyan: add some, or remove its folder"),
         ({"data": "only"}, "--data only has a folder val but no folder train: add it"),
         ({"data": "synthetic", "scale": 4}, "--scale is for super-resolution, and mobilenet_v3_small is a classifier"),
-        ({"data": "synthetic", "val_data": "colours"}, "--val-data needs --data, a folder of class folders, and not"),
+        ({"data": "synthetic", "val_data": "colours"}, "--val-data does not apply to --data synthetic: leave it out"),
         ({"data": "colours", "num_classes": 3}, "--num-classes is for synthetic images, and colours has its own"),
     ],
 )

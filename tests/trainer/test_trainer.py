@@ -42,8 +42,8 @@ def parameters(model: nn.Module) -> torch.Tensor:
             "--image-size is for classifiers, and edsr-baseline is for super-resolution: leave it out",
         ),
         ({"num_classes": 3}, "--num-classes is for classifiers"),
-        ({"data": "synthetic", "holdout": "cat"}, "--holdout needs images in a folder, and not --data synthetic"),
-        ({"data": "synthetic", "val_data": "photos"}, "--val-data needs images in a folder"),
+        ({"data": "synthetic", "holdout": "cat"}, "--holdout does not apply to --data synthetic: leave it out"),
+        ({"data": "synthetic", "val_data": "photos"}, "--val-data does not apply to --data synthetic"),
     ],
 )
 def test_no_option_is_ignored(options: dict[str, Any], message: str) -> None:

@@ -1,12 +1,12 @@
 """Follows the ranks' log files while the job runs."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder
+from hvscale.core.terminal import without_sequences
 
 TAIL_BYTES = 64 * 1024
 # Longer lines are split, so that a rank cannot fill this process's memory.
@@ -15,8 +15,6 @@ PIECE_BYTES = 64 * 1024
 READ_BYTES = 4 * 1024 * 1024
 # The longest line in an error message.
 SHOWN_CHARACTERS = 2000
-# Colours and other commands to a terminal.
-TERMINAL_COMMAND = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class RankOutput:
@@ -81,9 +79,9 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def uncoloured_lines_of(path: Path) -> Iterator[str]:
-    """As `lines_of`, without colours, which would stand between words and numbers."""
+    """As `lines_of`, without colours, which may stand between a word and its number."""
     for line in lines_of(path):
-        yield TERMINAL_COMMAND.sub("", line)
+        yield without_sequences(line)
 
 
 def split_lines(text: bytes) -> tuple[list[bytes], bytes]:

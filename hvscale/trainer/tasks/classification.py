@@ -77,7 +77,7 @@ class Classification:
                 f"{config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"
             )
         if config.data == SYNTHETIC:
-            refuse_given(config, ("val_data",), "needs --data, a folder of class folders, and not synthetic images")
+            refuse_given(config, ("val_data",), "does not apply to --data synthetic")
         else:
             refuse_given(config, ("num_classes",), f"is for synthetic images, and {config.data} has its own classes")
 

@@ -56,7 +56,7 @@ class SuperResolution:
         )
         if config.data == SYNTHETIC:
             fields = ("train_images", "val_images", "val_data", "holdout")
-            refuse_given(config, fields, "needs images in a folder, and not --data synthetic")
+            refuse_given(config, fields, "does not apply to --data synthetic")
 
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         config = self.config
