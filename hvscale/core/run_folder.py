@@ -381,6 +381,8 @@ class RunFolder:
                 raise RequestError(
                     f"{self.path} was written by {writer}: make the run again, or read it with that version"
                 ) from error
+            if not self.path.exists():
+                raise RequestError(f"{self.path} does not exist any more: it was moved or removed") from error
             what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise RequestError(
                 f"{self.run_json} cannot be read ({what}): the run's other files are untouched"

@@ -198,6 +198,7 @@ def test_filters_and_sorting(hvscale: Run, make_run: MakeRun, tmp_path: Path) ->
         (("nowhere",), "nowhere cannot be read (No such file or directory)"),
         (("runs/a",), "runs/a is a run"),
         (("--older-than", "soon"), "--older-than soon: not an age"),
+        (("--newer-than", "1d", "--older-than", "2d"), "no run is newer than --newer-than and older than --older-than"),
         (("--sort", "colour"), "--sort colour: not a column; give one of name, command"),
         (("--state", "done"), "--state done: not a state; give one of starting, running"),
         (("--placement", "dokcer"), "--placement dokcer: unknown placement. Known: docker:node, "),

@@ -52,6 +52,13 @@ class Filter:
     newer_than: float | None = None
     older_than: float | None = None
 
+    def __post_init__(self) -> None:
+        """Raises RequestError if no age is in both limits."""
+        if self.newer_than is not None and self.older_than is not None and self.newer_than <= self.older_than:
+            raise RequestError(
+                "no run is newer than --newer-than and older than --older-than: give --newer-than the longer time"
+            )
+
     @property
     def selects_all(self) -> bool:
         return self == Filter()
