@@ -106,8 +106,8 @@ def test_check_of_class_folders(hvscale: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("check", "nowhere"), "nowhere: no such folder"),
-        (("check", "."), "needs a folder of images for each class"),
+        (("check", "nowhere"), "hvscale: nowhere: no such folder"),
+        (("check", "."), "hvscale: .: a classifier needs a folder of images for each class"),
         (("check", ".", "--csv", "missing/a.csv"), "cannot write missing/a.csv: No such file or directory"),
         (("make-lr", "nowhere"), "nowhere: no such folder"),
         (("make-lr", "."), "no images in it"),

@@ -13,6 +13,7 @@ from PIL import Image
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
 from hvscale.trainer.checkpoints.trained_model import TrainedModel
+from hvscale.trainer.config import flag
 from hvscale.trainer.data.classes import class_folders, random_crop_box, training_crop, validation_crop
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.inference.config import EvalConfig
@@ -152,6 +153,7 @@ def test_torchvision_model_on_synthetic_images() -> None:
     [
         ({"data": "bundled"}, "needs images with classes"),
         ({"data": "nowhere"}, "--data nowhere: no such folder"),
+        ({"data": "colours", "val_data": "typo"}, "^--val-data typo: no such folder"),
         ({"data": "colours/val/red"}, "a classifier needs a folder of images for each class"),
         ({"data": "colours", "n_feats": 8}, "mobilenet_v3_small has no option 'n_feats'"),
         ({"data": "colours", "batch_size": 25}, "a step takes 25 images over all ranks, but there are only 24"),
@@ -160,6 +162,8 @@ def test_torchvision_model_on_synthetic_images() -> None:
             {"data": "colours", "train_images": "1-3"},
             "--train-images is for super-resolution, and mobilenet_v3_small is",
         ),
+        ({"data": "colours", "cache_gb": 5}, "--cache-gb is for super-resolution, and mobilenet_v3_small is"),
+        ({"data": "synthetic", "cache_dir": Path("decoded")}, "--cache-dir is for super-resolution"),
         ({"data": "other"}, "--data other has one class, red: a classifier needs at least two"),
         ({"data": "gap"}, "--data gap has no training images of class cyan: add some, or remove its folder"),
         ({"data": "only"}, "--data only has a folder val but no folder train: add it"),
@@ -220,10 +224,12 @@ def test_an_evaluation_that_fails_leaves_the_trained_weights(classes: Path) -> N
     assert (run / "model.pt").is_file()
 
 
-@pytest.mark.parametrize(("option", "value"), [("images", "1-2"), ("measure", "luma"), ("shave", 0)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("images", "1-2"), ("measure", "luma"), ("shave", 0), ("memory_gb", 0.5)]
+)
 def test_an_evaluation_ignores_no_option(option: str, value: Any) -> None:
     config = EvalConfig(weights=Path("w.pt"), data="colours", **{option: value})
-    with pytest.raises(RequestError, match=f"^--{option} is for super-resolution, and resnet50 is a classifier"):
+    with pytest.raises(RequestError, match=f"^{flag(option)} is for super-resolution, and resnet50 is a classifier"):
         folder_for(config, TrainedModel("resnet50", {}, torch.nn.Identity()))
 
 
@@ -261,3 +267,16 @@ def test_crops_of_an_image(classes: Path) -> None:
         assert 0 <= top < bottom <= 24
         assert 0.05 < (right - left) * (bottom - top) / (30 * 24) <= 1
     assert random_crop_box(300, 10, random) == (145, 0, 155, 10)  # no random crop fits
+
+
+def test_crops_of_a_large_jpeg_keep_its_detail(tmp_path: Path) -> None:
+    """They equal those of the same image in PNG, which is never decoded at a reduced size."""
+    noise = np.random.default_rng(3).integers(0, 256, (171, 173), dtype=np.uint8).repeat(3, 0).repeat(3, 1)
+    for name in ("noise.jpg", "noise.png"):
+        Image.fromarray(noise[:511, :517]).save(tmp_path / name, quality=95)
+    for seed in range(8):
+        jpeg, png = (
+            training_crop(tmp_path / name, 128, np.random.default_rng(seed)).astype(int)
+            for name in ("noise.jpg", "noise.png")
+        )
+        assert abs(jpeg - png).mean() < 8

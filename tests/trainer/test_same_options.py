@@ -16,6 +16,7 @@ TRAIN = (
 DIFFERENT = (
     (("--batch-size", "4"), "--batch-size is 4 on rank 1 and 2 on rank 0: start all ranks with the same options"),
     (("--n-feats", "16"), "--n-feats is 16 on rank 1 and 8 on rank 0: start all ranks with the same options"),
+    (("--cache-gb", "5"), "--cache-gb does not apply to --data synthetic: leave it out"),
     (("--resume", "none"), "--resume is a checkpoint on rank 1 and None on rank 0: start all ranks with"),
 )
 # Each rank runs the command once for each of them; the last one ends the process.

@@ -44,6 +44,9 @@ def parameters(model: nn.Module) -> torch.Tensor:
         ({"num_classes": 3}, "--num-classes is for classifiers"),
         ({"data": "synthetic", "holdout": "cat"}, "--holdout does not apply to --data synthetic: leave it out"),
         ({"data": "synthetic", "val_data": "photos"}, "--val-data does not apply to --data synthetic"),
+        ({"data": "synthetic", "cache_dir": Path("decoded")}, "--cache-dir does not apply to --data synthetic"),
+        ({"cache_gb": 0}, "--cache-gb does not apply to --data bundled: leave it out"),
+        ({"cache_gb": 0, "val_data": "typo"}, "^--val-data typo: no such folder"),  # a folder would be cached
     ],
 )
 def test_no_option_is_ignored(options: dict[str, Any], message: str) -> None:

@@ -24,6 +24,7 @@ from hvscale.trainer.data.images import Pixels, PixelSource
 HEADER_BYTES = 128  # header of a NumPy file
 ABANDONED_SECONDS = 3600.0  # older temporary files were left by killed processes
 LAZY_IMAGES_KEPT = 4  # lazy images that a rank keeps decoded in memory
+CACHE_OPTIONS = ("cache_gb", "cache_dir")  # fields of TrainConfig, for data that is cached
 # The folder may hold other files, which are the user's.
 CACHED = re.compile(r"[0-9a-f]{32}\.npy")
 UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.npy\.[0-9a-f]+")  # a name of `write_atomically`

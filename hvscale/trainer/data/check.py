@@ -60,7 +60,7 @@ def check(data: str, patch_size: int | None, done: Callable[[], None]) -> CheckR
     own. `done` is called after each image or pair. Raises RequestError if there are no images, and
     for a patch size of class folders.
     """
-    _, layout, folders = layout_of(data)
+    _, layout, folders = layout_of(data, given=data)
     jobs: list[Callable[[], list[Problem]]] = []
     images = 0
     if layout == "folder" and not images_in(folders[0].hr):
@@ -68,7 +68,7 @@ def check(data: str, patch_size: int | None, done: Callable[[], None]) -> CheckR
             raise RequestError(
                 f"--patch-size is for super-resolution, and {data} holds folders of classes: leave it out"
             )
-        training, validation = class_folders(data, None)
+        training, validation = class_folders(data, None, given=data)
         files = [file for classes in (training, validation) if classes is not None for file, _ in classes.samples]
         images = len(files)
         jobs = [partial(_classifier_problems, file) for file in files]

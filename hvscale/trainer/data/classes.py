@@ -23,22 +23,24 @@ class ClassFolder:
     """Files with their labels, sorted."""
 
 
-def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFolder | None]:
+def class_folders(data: str, val_data: str | None, given: str | None = None) -> tuple[ClassFolder, ClassFolder | None]:
     """Images for training (DATA/train, or DATA) and validation (`val_data`, DATA/val, or None).
 
-    Raises RequestError if a folder is missing, unreadable or has no classes, or if their classes
-    differ.
+    `given` names `data` in errors; default: --data DATA. Raises RequestError if a folder is
+    missing, unreadable or has no classes, or if their classes differ.
     """
-    root = Path(data)
+    root, given = Path(data), given or f"--data {data}"
     if val_data is None and is_folder(root / "val") and not is_folder(root / "train"):
-        raise RequestError(f"--data {data} has a folder val but no folder train: add it")
-    training = read_class_folder(root / "train" if is_folder(root / "train") else root, data)
-    with reading(root):
-        has_validation = val_data is not None or (root / "val").is_dir()
-    if not has_validation:
-        return training, None
-    validation_root = Path(val_data) if val_data is not None else root / "val"
-    validation = read_class_folder(validation_root, str(validation_root))
+        raise RequestError(f"{given} has a folder val but no folder train: add it")
+    training = read_class_folder(root / "train" if is_folder(root / "train") else root, given)
+    if val_data is not None:
+        validation_root, given = Path(val_data), f"--val-data {val_data}"
+    else:
+        validation_root, given = root / "val", str(root / "val")
+        with reading(root):
+            if not validation_root.is_dir():
+                return training, None
+    validation = read_class_folder(validation_root, given)
     if validation.classes != training.classes:
         odd = min(set(validation.classes) ^ set(training.classes))
         raise RequestError(f"{validation_root} and {data} have different classes: {odd} is only in one of them")
@@ -46,8 +48,9 @@ def class_folders(data: str, val_data: str | None) -> tuple[ClassFolder, ClassFo
 
 
 def read_class_folder(folder: Path, given: str) -> ClassFolder:
+    """Raises RequestError, which calls the folder `given`, if it is missing or has no classes."""
     if not is_folder(folder):
-        raise RequestError(f"--data {given}: no such folder")
+        raise RequestError(f"{given}: no such folder")
     with reading(folder):
         # Hidden folders, such as .ipynb_checkpoints, are no classes.
         classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -60,7 +63,7 @@ def read_class_folder(folder: Path, given: str) -> ClassFolder:
         if is_image_name(file) and not is_in_hidden(file.relative_to(folder))
     ]
     if not samples:
-        raise RequestError(f"--data {given}: a classifier needs a folder of images for each class")
+        raise RequestError(f"{given}: a classifier needs a folder of images for each class")
     return ClassFolder(classes, samples)
 
 
@@ -84,14 +87,19 @@ def training_crop(file: Path, side: int, random: np.random.Generator) -> Pixels:
     Raises RequestError, naming the file, if it cannot be decoded.
     """
     with open_image(file) as image:
-        image.draft("RGB", (side, side))  # lets JPEGs be decoded at 1/2, 1/4 or 1/8 of their size
-        box = random_crop_box(image.width, image.height, random)
+        width, height = image.size
+        left, top, right, bottom = random_crop_box(width, height, random)
+        # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves `side` pixels of the crop.
+        factor = max(1, min(right - left, bottom - top) // side)
+        reduced = image.draft("RGB", (width // factor, height // factor))
+        ratio = reduced[1][2] / width if reduced is not None else 1
+        box = (left * ratio, top * ratio, right * ratio, bottom * ratio)
         view = to_rgb(image).resize((side, side), Image.Resampling.BILINEAR, box)
     pixels: Pixels = np.asarray(view)
     return pixels[:, ::-1] if random.random() < 0.5 else pixels
 
 
-def random_crop_box(width: int, height: int, random: np.random.Generator) -> tuple[float, float, float, float]:
+def random_crop_box(width: int, height: int, random: np.random.Generator) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of a random crop; the centre square if no draw fits."""
     for _ in range(TRIES):
         area = width * height * random.uniform(*AREA)

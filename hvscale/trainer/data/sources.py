@@ -55,13 +55,14 @@ class ImageFolder:
     """The folder with X2, X3 and X4; it may be missing. None if the layout has no such folder."""
 
 
-def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
-    """Title, layout and image folders of `--data`. Raises RequestError if it is not a readable
-    folder.
+def layout_of(data: str, given: str) -> tuple[str, Layout, list[ImageFolder]]:
+    """Title, layout and image folders of the folder `data`, which errors call `given`.
+
+    Raises RequestError if it is not a readable folder.
     """
     folder = Path(data)
     if not is_folder(folder):
-        raise RequestError(f"--data {data}: no such folder")
+        raise RequestError(f"{given}: no such folder")
     title = folder.name or folder.absolute().name  # of "." the name is empty
     with reading(folder):
         div2k = folder if (folder / "DIV2K_train_HR").is_dir() else folder / "DIV2K"
@@ -76,21 +77,21 @@ def layout_of(data: str) -> tuple[str, Layout, list[ImageFolder]]:
     return title, "folder", [ImageFolder(folder, None)]
 
 
-def image_set(data: str, scale: int) -> ImageSet:
+def image_set(data: str, scale: int, option: str = "--data") -> ImageSet:
     """All image pairs of `data`, sorted by name.
 
-    `data` is "bundled" or the folder of DIV2K, a benchmark set (HR, LR_bicubic/X2) or images.
-    Raises RequestError if the folder is missing, empty or unreadable, or a low-resolution image is
-    missing.
+    `data` is "bundled" or the folder of DIV2K, a benchmark set (HR, LR_bicubic/X2) or images;
+    `option` names it in errors. Raises RequestError if the folder is missing, empty or unreadable,
+    or a low-resolution image is missing.
     """
     if data == BUNDLED:
         files = [file for package in BUNDLED_FILES for file in bundled_files(package)]
         pairs = [ImagePair(file.stem, file, None) for file in files]
         return ImageSet("bundled photos", "bundled", sorted(pairs, key=lambda pair: pair.name))
-    title, layout, folders = layout_of(data)
+    title, layout, folders = layout_of(data, f"{option} {data}")
     pairs = [pair for folder in folders for pair in pairs_of(folder, scale)]
     if not pairs:
-        raise RequestError(f"--data {data}: no images in it ({', '.join(sorted(SUFFIXES))})")
+        raise RequestError(f"{option} {data}: no images in it ({', '.join(sorted(SUFFIXES))})")
     for pair in pairs:
         if pair.lr is not None and not pair.lr.is_file():
             raise RequestError(f"{pair.hr} has no low-resolution image {pair.lr}")

@@ -110,7 +110,7 @@ def classes_of(data: str) -> ClassFolder:
     if data == BUNDLED:
         raise RequestError("a classifier is evaluated on a folder of images for each class: name it with --data")
     if is_folder(Path(data, "val")) and not is_folder(Path(data, "train")):
-        return read_class_folder(Path(data, "val"), data)
+        return read_class_folder(Path(data, "val"), f"--data {data}")
     training, validation = class_folders(data, None)
     return validation or training
 
@@ -119,7 +119,7 @@ def folder_for(config: EvalConfig, trained: TrainedModel) -> ClassFolder:
     """Raises RequestError if it does not have the classes that the model tells apart, and for an
     option that a classifier would ignore.
     """
-    refuse_photo_options(config, trained.name, ("images", "measure", "shave", "self_ensemble"))
+    refuse_photo_options(config, trained.name, ("images", "measure", "shave", "self_ensemble", "memory_gb"))
     folder, trained_classes = classes_of(config.data), trained.options.get("num_classes")
     if trained_classes is not None and len(folder.classes) != trained_classes:
         raise RequestError(

@@ -15,6 +15,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data.batches import EpochOrder, Position
+from hvscale.trainer.data.cache import CACHE_OPTIONS
 from hvscale.trainer.data.classes import (
     ClassFolder,
     class_folders,
@@ -49,7 +50,7 @@ class Classification:
         self.side = config.image_size or ranks.all_or_fail(lambda: models.find(config.model)).side
         self.training: ClassFolder | None = None
         self.validation: ClassFolder | None = None
-        self._refuse_ignored_options()  # the same options on all ranks
+        ranks.all_or_fail(self._refuse_ignored_options)  # the options of the cache may differ between ranks
         if config.data == SYNTHETIC:
             self.classes = config.num_classes or IMAGENET_CLASSES
             self.steps_per_epoch = max(1, SYNTHETIC_BATCHES_PER_EPOCH // config.batches_per_allreduce)
@@ -71,7 +72,8 @@ class Classification:
 
     def _refuse_ignored_options(self) -> None:
         config = self.config
-        refuse_photo_options(config, config.model, ("scale", "patch_size", "train_images", "val_images", "holdout"))
+        fields = ("scale", "patch_size", "train_images", "val_images", "holdout")
+        refuse_photo_options(config, config.model, (*fields, *CACHE_OPTIONS))
         if config.data == BUNDLED:
             raise RequestError(
                 f"{config.model} needs images with classes: set --data to a folder of class folders, or to synthetic"

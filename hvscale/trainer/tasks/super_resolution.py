@@ -11,7 +11,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically
 from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data import pairs
-from hvscale.trainer.data.cache import DecodedCache, LazyImage, default_folder
+from hvscale.trainer.data.cache import CACHE_OPTIONS, DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, parse_range, select_numbers, split
@@ -30,7 +30,7 @@ class SuperResolution:
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         """Collective. Raises RequestError, on all ranks, for unusable images."""
         self.config, self.ranks = config, ranks
-        self._refuse_ignored_options()  # the same options on all ranks
+        ranks.all_or_fail(self._refuse_ignored_options)  # the options of the cache may differ between ranks
         self.title = f"{config.model} x{config.scale}"
         self.steps_per_epoch = max(1, PUBLIC_EPOCH_BATCHES // config.batches_per_allreduce)
         self.model_options: dict[str, Any] = {"scale": config.scale, **config.edsr_options()}
@@ -55,8 +55,10 @@ class SuperResolution:
             config, ("image_size", "num_classes"), f"is for classifiers, and {config.model} is for super-resolution"
         )
         if config.data == SYNTHETIC:
-            fields = ("train_images", "val_images", "val_data", "holdout")
+            fields = ("train_images", "val_images", "val_data", "holdout", *CACHE_OPTIONS)
             refuse_given(config, fields, "does not apply to --data synthetic")
+        elif config.data == BUNDLED and config.val_data in (None, BUNDLED):
+            refuse_given(config, CACHE_OPTIONS, "does not apply to --data bundled")  # these photos stay in memory
 
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         config = self.config
@@ -65,7 +67,7 @@ class SuperResolution:
             return split(found, config.train_images, config.val_images, config.holdout)
         if config.val_images or config.holdout:
             raise RequestError("--val-data excludes --val-images and --holdout: leave them out")
-        other = image_set(config.val_data, config.scale)
+        other = image_set(config.val_data, config.scale, "--val-data")
         chosen = parse_range("--train-images", config.train_images)
         return found if chosen is None else select_numbers(found, image_numbers(found), chosen), other
 
