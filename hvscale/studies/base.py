@@ -275,3 +275,10 @@ def other_machine(first: Host, other: Host) -> str | None:
         return None
     one, another = (f"{host.name} ({host.cpu}, {host.cores} cores)" for host in (first, other))
     return f"runs on {one} are compared with runs on {another}: to measure one machine, use a new --run folder"
+
+
+def other_library(first: str, other: str) -> str | None:
+    """A warning about runs on two versions of a library; None if the names are the same."""
+    if first == other:
+        return None
+    return f"runs on {first} are compared with runs on {other}: to measure one version, use a new --run folder"

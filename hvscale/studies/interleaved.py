@@ -8,7 +8,7 @@ from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_requested_library
-from hvscale.studies.base import Study, Warn, finished_or_new_run, other_machine
+from hvscale.studies.base import Study, Warn, finished_or_new_run, other_library, other_machine
 from hvscale.studies.document import InterleavedDocument
 
 
@@ -42,6 +42,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         self.variants = variants
         self.failed: set[Variant] = set()
         self.first_host: Host | None = None
+        self.first_libraries: dict[str, str] = {}  # by flavour, in which variants may differ
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Make the runs that are missing in the folder.
@@ -75,6 +76,9 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             require_requested_library(run_record)
             self.first_host = self.first_host or run_record.host
             if warning := other_machine(self.first_host, run_record.host):
+                self.warn(warning)
+            library = run_record.measured_library
+            if warning := other_library(self.first_libraries.setdefault(library.flavour, library.name), library.name):
                 self.warn(warning)
             self.read(variant, run, record)
         except RequestError:

@@ -131,6 +131,14 @@ def test_an_invalid_request_is_rejected(name: str, options: dict[str, Any], mess
         study(name, **options)
 
 
+def test_a_cgroup_s_limit_counts_for_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("1048576\n")
+    (tmp_path / "memory.current").write_text("0\n")
+    monkeypatch.setattr("hvscale.bench.collectives.memory.CGROUP", tmp_path)
+    with pytest.raises(RequestError, match=r"merge_sort needs .*, and 1 MiB are free here: choose a smaller --size"):
+        study("merge_sort")
+
+
 def test_a_missing_compiler_is_reported_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder contains mpirun but no mpicc."""
     (tmp_path / "mpirun").symlink_to(ENVIRONMENT_BIN / "mpirun")

@@ -64,7 +64,7 @@ def test_the_table_fits_80_columns() -> None:
     assert "…" not in table
 
 
-def finished_run(command: list[str], options: LaunchOptions, cores: int = 2) -> None:
+def finished_run(command: list[str], options: LaunchOptions, cores: int = 2, version: str = "5") -> None:
     """A run folder as after a launch of the command."""
     assert options.run is not None
     run = RunFolder.create(options.run)
@@ -74,7 +74,7 @@ def finished_run(command: list[str], options: LaunchOptions, cores: int = 2) -> 
         state="finished",
         command=command,
         np=1,
-        library=Library(flavour="openmpi", version="5"),
+        library=Library(flavour="openmpi", version=version),
         host=host,
         working_directory="/",
         started_at=datetime.now(UTC),
@@ -110,6 +110,20 @@ def test_runs_of_two_machines_in_one_study_give_a_warning(tmp_path: Path, monkey
         study.measure(RunProgress(1, repeats), warnings.append)
     assert warnings == study.document.warnings
     assert warnings[0].startswith("runs on node (Xeon, 2 cores) are compared with runs on node (Xeon, 64 cores): ")
+
+
+def test_runs_on_two_versions_of_a_library_in_one_study_give_a_warning(tmp_path: Path) -> None:
+    """A study is resumed after the library was updated."""
+    study = scaling_study(tmp_path / "study", 3)
+    for repeat, version in enumerate(("4.1.6", "4.1.6", "5.0.11"), 1):
+        options = LaunchOptions(run=study.path / f"np-1-repeat-{repeat}")
+        finished_run([sys.executable], options, version=version)
+    study.write("interrupted")
+    warnings: list[str] = []
+    study.measure(RunProgress(1, 3), warnings.append)
+    assert warnings == study.document.warnings
+    [warning] = warnings
+    assert warning.startswith("runs on openmpi 4.1.6 are compared with runs on openmpi 5.0.11: ")
 
 
 def test_a_page_that_cannot_be_written_is_not_named(

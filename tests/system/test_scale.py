@@ -374,6 +374,7 @@ def test_output_without_a_throughput_is_a_one_line_error(
         (["--np", "1,3", "--strong", "--", *TRAIN], "--batch-size 16 cannot be divided by np 3"),
         (["--np", "1,3", "--strong", "--", *TRAIN, "--batch-size=x"], "--batch-size x: not a number"),
         (["--np", "1,2", "--", *TRAIN, "--run", "there"], "remove --run from hvscale train"),
+        (["--np", "1,2,64", "--hosts", "a:4,b:4", "--", "true"], "-np 64, but the hosts have 8 slots"),
     ],
 )
 def test_an_invalid_request_is_one_line_and_status_2(

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import psutil
 from pydantic import ValidationError
 
 from hvscale.bench.applications import APPLICATIONS, Application, ProgramResult, parse_sizes
 from hvscale.bench.applications.build import build, find_compiler, label, parse_flags, source_hash
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
 from hvscale.bench.applications.document import ApplicationDocument, ApplicationRun, ApplicationVariant, CountersRow
+from hvscale.bench.collectives.memory import available_bytes
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError, UntrustedError
 from hvscale.core.numbers import parse_ranks
@@ -223,10 +223,10 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
 
 def check_memory(application: Application, np: int, sizes: Mapping[str, int]) -> None:
     """Raises RequestError, with the arithmetic, if the sizes do not fit into this machine's
-    memory.
+    memory, or into what a cgroup leaves of it.
     """
     needed, how = application.memory(np, sizes)
-    available = psutil.virtual_memory().available
+    available = available_bytes()
     if needed > available:
         raise RequestError(
             f"--np {np}: {application.name} needs {human_bytes(needed)} ({how}), and {human_bytes(available)} are free here: choose a smaller --size"

@@ -6,6 +6,7 @@ from typing import Self
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import parse_ranks
 from hvscale.core.run_folder import RunFolder, default_run_path
+from hvscale.launch import placements
 from hvscale.launch.controller import launch
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
@@ -46,6 +47,8 @@ class ScalingStudy(InterleavedStudy[ScalingDocument, int, ScalingRun]):
             raise RequestError(f"--repeat {repeats}: must be at least 1")
         work = Work(command, scaling)
         warning = work.check(nps)
+        for np in nps:
+            placements.get(options.placement, np)
         folder = (path or default_run_path(["scale", *command])).absolute()
         document = ScalingDocument(
             folder=str(folder),

@@ -30,7 +30,7 @@ from hvscale.core.run_folder import Host
 from hvscale.core.units import human_bytes
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.base import Warn, difference, other_machine
+from hvscale.studies.base import Warn, difference, other_library, other_machine
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import ProgressReporter
 
@@ -105,6 +105,7 @@ class CollectiveMeasurement(MeasurementDefaults):
         self.entry, self.path, self.repeats = entry, path, entry.repeat
         self.launch, self.variants = launch, variants
         self.documents: dict[tuple[CollectiveVariant, int], BenchDocument] = {}
+        self.first_libraries: dict[str, str] = {}  # by back end
         self.failure: HvscaleError | None = None
         self.warnings: list[str] = []
         benches = [self.bench(variant, next(folders(path, variant, 1, new=True))) for variant in variants]
@@ -186,7 +187,7 @@ class CollectiveMeasurement(MeasurementDefaults):
             self.documents[variant, repeat] = document
             for text in document.warnings:
                 warn(text)
-            self.warn_about_machines(document, warn)
+            self.warn_about_changes(document, warn)
             if document.wrong:
                 raise UntrustedError(wrong_result_message(document))
             return
@@ -197,11 +198,17 @@ class CollectiveMeasurement(MeasurementDefaults):
             measured=lambda row: None,
             warn=warn,
         )
-        self.warn_about_machines(bench.document, warn)
+        self.warn_about_changes(bench.document, warn)
 
-    def warn_about_machines(self, document: BenchDocument, warn: Warn) -> None:
+    def warn_about_changes(self, document: BenchDocument, warn: Warn) -> None:
+        """Warn if the results are from another machine or library version than the first ones."""
         if self.host is not None and document.host is not None and (text := other_machine(self.host, document.host)):
             warn(text)
+        for entry in document.backends:
+            if entry.library is not None:
+                first = self.first_libraries.setdefault(entry.name, entry.library)
+                if text := other_library(first, entry.library):
+                    warn(text)
 
     def finished(self, variant: CollectiveVariant, repeat: int) -> BenchDocument | None:
         """The finished result of an earlier call. Raises RequestError if it measured something
