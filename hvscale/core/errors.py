@@ -19,6 +19,10 @@ class RequestError(HvscaleError):
     exit_status = EXIT_WRONG_REQUEST
 
 
+class ConflictError(RequestError):
+    """Two parts of the request ask for different values of one setting."""
+
+
 class RankFailedError(HvscaleError):
     """A rank was killed or exited with a status other than zero.
 

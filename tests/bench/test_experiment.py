@@ -29,7 +29,7 @@ from hvscale.bench.experiments.entries.param_server import ParamServerEntry
 from hvscale.bench.experiments.entries.predict import PredictEntry
 from hvscale.bench.experiments.entries.replay import ReplayEntry
 from hvscale.bench.experiments.entries.settings import VariantsEntry
-from hvscale.bench.experiments.output import page, text
+from hvscale.bench.experiments.output import efficiency_figures, page, text
 from hvscale.bench.experiments.series import PredictedInterval, Series, Unavailable, predicted_interval
 from hvscale.bench.experiments.statements import STATEMENTS, Finding
 from hvscale.bench.experiments.study import ExperimentStudy
@@ -169,7 +169,44 @@ def test_best_flags(times: dict[str, dict[str, float]], verdict: str, reason: st
 def test_flags_not_measured_on_every_np_are_never_the_best() -> None:
     complete = by_flags({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}})
     less = [series(0.1, average="median", program="sort", flags="-Os", np=1)]
-    assert "-Os" not in find([*complete, *less], "best-differs", **FLAGS).reason
+    found = find([*complete, *less], "best-differs", **FLAGS)
+    assert found.reason.endswith(": -O2 for sort, -O2 for sum")
+
+
+@pytest.mark.parametrize(
+    ("lost", "incomplete"),
+    [
+        ({("sum", "-O3", 2)}, "-O3 for sum"),
+        ({("sum", "-O3", 1), ("sum", "-O3", 2)}, "-O3 for sum"),
+        ({("sort", "-O2", 1), ("sort", "-O2", 2), ("sum", "-O3", 2)}, "-O2 for sort, -O3 for sum"),
+    ],
+)
+def test_a_choice_is_best_everywhere_only_if_all_were_compared(
+    lost: set[tuple[str, str, int]], incomplete: str
+) -> None:
+    complete = by_flags({"sort": {"-O2": 1, "-O3": 2}, "sum": {"-O2": 1, "-O3": 2}})
+    assert find(complete, "best-differs", **FLAGS).verdict == FAILS
+    left = [one for one in complete if tuple(one.labels[key] for key in ("program", "flags", "np")) not in lost]
+    found = find(left, "best-differs", **FLAGS)
+    assert found.verdict == UNKNOWN
+    assert found.reason.startswith(f"the times of {incomplete} are incomplete: ")
+
+
+def test_the_best_choice_is_found_by_the_average_that_is_compared() -> None:
+    """An outlier changes the arithmetic mean, but not the median."""
+    rounds = {
+        ("sort", "-O2"): [*[1.0] * 9, 2.0],
+        ("sort", "-O3"): [1.05] * 10,
+        ("sum", "-O2"): [2.0] * 10,
+        ("sum", "-O3"): [1.0] * 10,
+    }
+    found = find(
+        [series(1, values, "median", program=program, flags=flags) for (program, flags), values in rounds.items()],
+        "best-differs",
+        **FLAGS,
+    )
+    assert found.verdict == HOLDS
+    assert found.reason.endswith("-O2 for sort, -O3 for sum")
 
 
 def test_a_comparison_is_the_mean_ratio_of_rounds_with_student_s_interval() -> None:
@@ -437,6 +474,28 @@ def test_text_and_page_show_every_comparison() -> None:
     assert "<MPI>" not in html
 
 
+def efficiency(np: int, **labels: Any) -> Series:
+    always = {"program": "edsr", "settings": "mpi", "source": "measured", "operation": "efficiency"}
+    known: dict[Any, Any] = {**always, "np": np, **labels}
+    return Series(known, {1: 0.9, 2: 0.8}, "geometric mean", "share")
+
+
+def test_each_job_has_its_own_line_of_efficiency() -> None:
+    on_hosts = [efficiency(np, placement="host", device=device) for device in ("cpu", "cuda") for np in (2, 4)]
+    predicted_more = [efficiency(np, source="predicted", device="cpu") for np in (8, 16)]
+    [(_, figure)] = efficiency_figures([*on_hosts, *predicted_more]).values()
+    assert {line.name: list(line.x) for line in figure.data} == {
+        "mpi, measured, cpu": [2, 4],
+        "mpi, measured, cuda": [2, 4],
+        "mpi, predicted, cpu": [8, 16],
+    }
+    cpu, cuda, more = (line.line for line in figure.data)
+    assert cpu.color == more.color != cuda.color
+    assert cpu.dash == cuda.dash != more.dash
+    [(_, figure)] = efficiency_figures([efficiency(np, placement="netns", device="cpu") for np in (4, 2)]).values()
+    assert [(line.name, list(line.x)) for line in figure.data] == [("mpi, measured", [2, 4])]
+
+
 VALID_FILE = """
 title = "Sums"
 [small.sums]
@@ -530,6 +589,51 @@ def test_a_table_is_required_if_an_entry_uses_it_and_rejected_otherwise(tmp_path
     assert not (tmp_path / "folder").exists()
 
 
+PREDICTED = f"""
+title = "Scales"
+[small.replayed]
+measure = "replay"
+program = "edsr"
+command = ["{sys.executable}"]
+settings = ["mpi", "mpi-reg"]
+np = [2]
+[small.predicted]
+measure = "predict"
+program = "edsr"
+of = "replayed"
+np = [8]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "message"),
+    [
+        ("", {"set": ["registration_cache=off"]}, r"small\.replayed: mpi-reg: --env .* ask for different values: "),
+        (
+            'link = "1gbit"\nrepeat = 2',
+            {},
+            r"small\.predicted: .*link, repeat: a prediction starts no ranks; for another network write flags = ",
+        ),
+        ('flags = ["--lnik", "10gbit"]', {}, r"small\.predicted: flags: hvscale predict: .*--lnik"),
+        ('flags = ["--link"]', {}, r"small\.predicted: flags: hvscale predict: .*--link.* requires an argument"),
+    ],
+)
+def test_what_would_be_ignored_or_fail_later_is_rejected_at_once(
+    tmp_path: Path, more: str, options: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(PREDICTED + more)
+    with pytest.raises(RequestError, match=message):
+        ExperimentStudy.of(path, "small", launch_context(**options), tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_flags_of_a_prediction_are_options_of_predict(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(PREDICTED + 'flags = ["--link", "10gbit", "--why"]')
+    assert len(ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements) == 2
+
+
 def test_a_replay_with_other_options_is_another_study(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     entry = f'''title = "Replays"
@@ -602,6 +706,24 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
         measurement.measure(RunProgress(1, 2), warn=warnings.append)
     assert warnings[0] == "2 ranks on 1 core"
     assert [one.name for one in folder.parent.iterdir()] == [folder.name]
+
+
+def test_results_of_two_versions_of_a_library_give_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(VALID_FILE.replace("np =", 'sizes = "8"\nrepeat = 2\nnp ='))
+    [measurement] = ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements
+    seconds = MeasuredSize(bytes=8, count=2, in_place=False, calls_per_sample=1, seconds=[1], rank_seconds=[1])
+    for repeat, version in enumerate(("4.1.6", "5.0.11"), 1):
+        folder = tmp_path / f"folder/sums/np-2-float32-host-repeat-{repeat}"
+        document = measurement.bench(measurement.variants[0], folder).document  # type: ignore[attr-defined]
+        document.rows, document.state = [make_row("openmpi", seconds, 1)], "finished"
+        document.backends[0].library = f"Open MPI v{version}"
+        folder.mkdir(parents=True)
+        (folder / "bench.json").write_text(to_json(document))
+    warnings: list[str] = []
+    measurement.measure(RunProgress(1, 2), warn=warnings.append)
+    [warning] = warnings
+    assert warning.startswith("runs on Open MPI v4.1.6 are compared with runs on Open MPI v5.0.11: ")
 
 
 def test_a_measurement_that_ctrl_c_ends_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from hvscale.bench.experiments.document import ExperimentDocument, StatementRow
-from hvscale.bench.experiments.series import EFFICIENCY, Series
+from hvscale.bench.experiments.series import EFFICIENCY, Key, Series, describe
 from hvscale.bench.experiments.statements import StatementComparison
 from hvscale.bench.experiments.statements.shares import share
 from hvscale.core.statistics import CONFIDENCE
@@ -104,22 +104,34 @@ def page(document: ExperimentDocument, tables: Sequence[TableModel] = (), series
 
 
 def efficiency_figures(series: Sequence[Series]) -> dict[str, tuple[str, go.Figure]]:
-    """Scaling efficiency by np for each program: a line for each of the settings and sources."""
+    """Scaling efficiency by np for each program: a line for each of the settings and sources, and
+    of the placements and devices if there are several.
+    """
     figures = {}
     shown = [one for one in series if one.labels.get("operation") == EFFICIENCY]
     for program in dict.fromkeys(str(one.labels["program"]) for one in shown):
         figure = go.Figure()
         own = [one for one in shown if one.labels["program"] == program]
-        settings = list(dict.fromkeys(str(one.labels["settings"]) for one in own))
-        sources = list(dict.fromkeys(str(one.labels["source"]) for one in own))
-        for name, source in dict.fromkeys((str(one.labels["settings"]), str(one.labels["source"])) for one in own):
-            line = [one for one in own if (one.labels["settings"], one.labels["source"]) == (name, source)]
-            add_line(figure, f"{name}, {source}", line, colour(settings.index(name)), dash(sources.index(source)))
+        jobs, sources = job_keys(own), list(dict.fromkeys(one.labels["source"] for one in own))
+        lines: dict[str, list[Series]] = {}
+        for one in own:
+            lines.setdefault(describe(one.labels, {*jobs, "source"}), []).append(one)
+        shades = list(dict.fromkeys(describe(one.labels, jobs) for one in own))
+        for name, line in lines.items():
+            shade = colour(shades.index(describe(line[0].labels, jobs)))
+            add_line(figure, name, line, shade, dash(sources.index(line[0].labels["source"])))
         style(figure, "np", "scaling efficiency")
         figure.update_xaxes(type="log", tickvals=sorted({one.labels["np"] for one in own}))
         figure.update_yaxes(rangemode="tozero", tickformat=".0%")
         figures[f"efficiency-{program}"] = (f"Scaling efficiency: {program}", figure)
     return figures
+
+
+def job_keys(series: Sequence[Series]) -> set[Key]:
+    """The keys that distinguish the jobs in a figure of these series."""
+    may_vary: tuple[Key, ...] = ("placement", "device")
+    several = [key for key in may_vary if len({one.labels[key] for one in series if key in one.labels}) > 1]
+    return {"settings", *several}
 
 
 def add_line(figure: go.Figure, name: str, series: Sequence[Series], shade: str, line: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hvscale.comm_tuning.knobs.library import libraries
 from hvscale.comm_tuning.knobs.settings import target_of, with_settings
 from hvscale.comm_tuning.knobs.settings_file import with_settings_file
-from hvscale.core.errors import RequestError
+from hvscale.core.errors import ConflictError, RequestError
 from hvscale.launch.options import LaunchOptions
 
 
@@ -71,7 +71,8 @@ def label(name: str) -> str:
 def with_named_settings(name: str, command: list[str], options: LaunchOptions) -> LaunchOptions:
     """The options with these settings.
 
-    Raises RequestError if the job's libraries do not support them.
+    Raises RequestError if the job's libraries do not support them, and ConflictError if they do but
+    the options ask for other values.
     """
     if name.endswith(FILE_SUFFIX):
         from_file = with_settings_file(Path(name), options)
@@ -80,13 +81,16 @@ def with_named_settings(name: str, command: list[str], options: LaunchOptions) -
     if settings is None:
         raise RequestError(f"{name}: unknown settings; use {known()}")
     check_library(name, settings, command, options)
-    rejection: RequestError | None = None
+    rejections = []
     for variant in settings.variants:
         try:
             return with_settings(variant, command, options)
         except RequestError as error:
-            rejection = error
-    raise RequestError(f"{name}: {rejection}")
+            rejections.append(error)
+    conflict = next((one for one in rejections if isinstance(one, ConflictError)), None)
+    if conflict is not None:
+        raise ConflictError(f"{name}: {conflict}")
+    raise RequestError(f"{name}: {rejections[-1]}")
 
 
 def check_library(name: str, settings: NamedSettings, command: list[str], options: LaunchOptions) -> None:

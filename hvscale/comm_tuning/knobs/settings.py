@@ -8,7 +8,7 @@ from typing import Any
 from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, Target, libraries, libraries_of
 from hvscale.comm_tuning.knobs.values import Value, nearest_value
 from hvscale.core.built_library import built_library, preloaded
-from hvscale.core.errors import RequestError
+from hvscale.core.errors import ConflictError, RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
 from hvscale.core.suggest import nearest_name
 from hvscale.launch import environment, flavours
@@ -191,7 +191,8 @@ def is_given(options: LaunchOptions, name: str) -> bool:
 def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:
     """The options with these values of `--set` applied.
 
-    Raises RequestError for settings that the job's libraries do not support or that conflict.
+    Raises RequestError for settings that the job's libraries do not support, and ConflictError for
+    those of which the options ask for another value.
     """
     settings = parse(requests)
     given = given_in(options)
@@ -201,11 +202,11 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
     changes: dict[str, Any] = {"set": tuple(map(str, settings))}
     for option, word in translated.options.items():
         if given.get(option, word) != word:
-            raise RequestError(f"{option} {given[option]} and --set ask for different values: remove one of them")
+            raise ConflictError(f"{option} {given[option]} and --set ask for different values: remove one of them")
         changes[OPTIONS[option]] = word
     for name, word in translated.variables.items():
         if given.get(name, word) != word:
-            raise RequestError(f"--env {name}={given[name]} and --set ask for different values: remove one of them")
+            raise ConflictError(f"--env {name}={given[name]} and --set ask for different values: remove one of them")
     variables = {**translated.also_set, **translated.variables}
     added = {**{name: word for name, word in variables.items() if name not in given}, **translated.preload}
     return options.replace(**changes, env=(*options.env, *(f"{name}={word}" for name, word in added.items())))

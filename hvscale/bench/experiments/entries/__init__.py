@@ -93,7 +93,8 @@ class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
 
 
 # Applies named settings, such as those of `hvscale compare-settings`, to the launch of a command.
-# Raises RequestError if the job's libraries do not support them.
+# Raises RequestError if the job's libraries do not support them, and ConflictError if they do but
+# the options ask for other values.
 ApplySettings = Callable[[list[str], LaunchOptions], LaunchOptions]
 
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
 from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
@@ -27,6 +27,8 @@ from hvscale.studies.interleaved import ProgressReporter
 # -P: as `hvscale` itself, without the modules in the working folder.
 PREDICT = [sys.executable, "-P", "-c", "import sys; from hvscale.cli.main import main; sys.exit(main())", "predict"]
 DOCUMENT = "bench-predict.json"
+# Keys of every entry that only runs have.
+OF_RUNS = ("placement", "nodes", "link", "repeat")
 
 
 class PredictedRow(BaseModel):
@@ -85,6 +87,15 @@ class PredictEntry(Entry):
     device: Literal["cpu", "cuda"] = "cpu"
     repeat: PositiveInt = 1
 
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if given := [key for key in OF_RUNS if key in self.model_fields_set]:
+            raise ValueError(
+                f"{', '.join(given)}: a prediction starts no ranks; for another network write "
+                'flags = ["--link", "10gbit"]'
+            )
+        return self
+
     def check_part(self, part: Mapping[str, Entry]) -> None:
         replays = {name: entry for name, entry in part.items() if isinstance(entry, ReplayEntry)}
         if self.of not in replays:
@@ -97,6 +108,7 @@ class PredictEntry(Entry):
             raise RequestError(f"alone: {self.alone} does not measure the command of {self.of} on one rank")
 
     def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
+        check_flags(self.flags)
         return PredictMeasurement(self, path)
 
 
@@ -211,16 +223,31 @@ def runs_of(document: SettingsDocument, settings: str, has_np: Callable[[int], b
     return [run for name in names for run in document.folders(name).values()]
 
 
+def check_flags(flags: Sequence[str]) -> None:
+    """Raises RequestError for options that `hvscale predict` does not have."""
+    if not flags:
+        return
+    # --help first: the last of the flags might take it as its value.
+    done = subprocess.run([*PREDICT, "--help", *flags], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RequestError(f"flags: hvscale predict: {refusal(done)}")
+
+
 def predict(arguments: Sequence[str]) -> Prediction:
     """The document of `hvscale predict`. Raises UntrustedError with its message if it refuses."""
     done = subprocess.run([*PREDICT, *arguments], capture_output=True, text=True)
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UntrustedError(f"hvscale predict: {lines[-1].removeprefix('hvscale: ') if lines else done.returncode}")
+        raise UntrustedError(f"hvscale predict: {refusal(done)}")
     try:
         return from_json(Prediction, done.stdout)
     except ValidationError as error:
         raise UntrustedError(f"hvscale predict printed an invalid document: {error.errors()[0]['msg']}") from error
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of a command that failed, or its exit status."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1].removeprefix("hvscale: ") if lines else str(done.returncode)
 
 
 def cells(row: PredictedRow) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PositiveInt, model_validator
 from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, LaunchContext, register
 from hvscale.bench.experiments.entries.command import JOB, THROUGHPUT, message_seconds
 from hvscale.bench.experiments.series import CACHE_HITS, EFFICIENCY, Key, Series, Unavailable, Unit, Value
-from hvscale.core.errors import RequestError, UntrustedError
+from hvscale.core.errors import ConflictError, RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import as_columns, estimate, student
 from hvscale.core.suggest import suggest_name
@@ -231,7 +231,11 @@ class VariantsEntry(Entry):
         return options_of_each(list(self.placement), asked, np_)
 
     def add(self, jobs: "Jobs", variant: Variant, path: Path, launch: LaunchContext, command: list[str]) -> None:
-        """Add a variant in every placement. Raises UnsupportedError for its settings."""
+        """Add a variant in every placement.
+
+        Raises UnsupportedError if the job's libraries do not support its settings, and
+        ConflictError if the launch options or `set` ask for other values.
+        """
         placements, warnings = self.placements(launch, variant.np)
         jobs.warnings += [text for text in warnings if text not in jobs.warnings]
         for placement, placed in placements.items():
@@ -240,6 +244,8 @@ class VariantsEntry(Entry):
             resolved = launch.resolve(command, options.replace(set=(*options.set, *more)))
             try:
                 applied = launch.settings[variant.settings](command, resolved)
+            except ConflictError:
+                raise
             except RequestError as error:
                 raise UnsupportedError(str(error)) from error
             name = f"{placement}, {variant.settings}, np {variant.np}"
