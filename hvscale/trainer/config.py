@@ -114,7 +114,9 @@ class TrainConfig(BaseModel):
     num_classes: SmallCount | None = None
     """Set the number of classes of synthetic data; default: 1000. Other data determines it."""
     weights: Path | None = None
-    """Start from this state dict; an EDSR of another scale initialises all layers but the tail."""
+    """Start from this state dict, checkpoint or run folder; an EDSR of another scale initialises
+    all layers but the tail.
+    """
 
     optimizer: OptimizerName = "auto"
     """Use adam, sgd (momentum 0.9), or auto: Adam for super-resolution, SGD for classification."""
@@ -168,14 +170,16 @@ class TrainConfig(BaseModel):
     """
 
     steps: Count | None = None
-    """Train for this many steps; default: 1000 unless --epochs or --seconds is given."""
+    """Train for this many steps; default: 1000 unless --epochs or --seconds is given, and with
+    --resume as many as before.
+    """
     epochs: Count | None = None
     """Train for this many epochs: 1000 batches of each rank for super-resolution, all images for a
     classifier.
     """
     seconds: Seconds | None = None
     """Train for about this many seconds; the ranks time the first steps to agree on a number of
-    steps, which --resume keeps.
+    steps, which --resume keeps if the seconds are the same.
     """
 
     seed: Seed = 1
@@ -242,7 +246,7 @@ class TrainConfig(BaseModel):
         if config.warmup_steps and config.warmup_epochs:
             raise RequestError("--warmup-steps and --warmup-epochs exclude each other: choose one")
         config._check_exchange()
-        if not lengths:
+        if not lengths and config.resume is None:
             return config.model_copy(update={"steps": PUBLIC_EPOCH_BATCHES})
         return config
 

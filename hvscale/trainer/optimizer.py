@@ -72,12 +72,24 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, hvd: Mod
         hvd.broadcast_optimizer_state(optimizer, root_rank=root)
         # After the optimizer: if it has no state yet, Horovod runs a step to create it, which
         # changes parameters if there is weight decay.
-        state = model.state_dict()
-        others = {key: value for key, value in state.items() if not can_send(value)}
-        sent = {key: value for key, value in state.items() if key not in others}
-        hvd.broadcast_parameters(sent, root_rank=root)
-        if others:  # Horovod pickles them
-            model.load_state_dict({**state, **hvd.broadcast_object(others, root, name="hvscale.buffers")})
+        broadcast_entries(model, model.state_dict(), hvd, root)
+
+
+def broadcast_buffers(model: nn.Module, hvd: ModuleType | None) -> None:
+    """Broadcast rank 0's model without its parameters, which are equal on all ranks. Collective."""
+    if hvd is not None:
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        buffers = {key: value for key, value in model.state_dict().items() if key not in parameters}
+        broadcast_entries(model, buffers, hvd, root=0)
+
+
+def broadcast_entries(model: nn.Module, entries: dict[str, Any], hvd: ModuleType, root: int) -> None:
+    """Broadcast these entries of the model's state dict. Collective."""
+    others = {key: value for key, value in entries.items() if not can_send(value)}
+    hvd.broadcast_parameters({key: value for key, value in entries.items() if key not in others}, root_rank=root)
+    if others:  # Horovod pickles them
+        received = hvd.broadcast_object(others, root, name="hvscale.buffers")
+        model.load_state_dict({**model.state_dict(), **received})
 
 
 def can_send(value: object) -> bool:

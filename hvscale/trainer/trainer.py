@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hvscale import profiling
 from hvscale.trainer.checkpoints.store import Checkpoint, restore_random_state, seed_rank
-from hvscale.trainer.config import TrainConfig
+from hvscale.trainer.config import PUBLIC_EPOCH_BATCHES, TrainConfig
 from hvscale.trainer.data.batches import Prefetch
 from hvscale.trainer.optimizer import broadcast_state, learning_rate, make_optimizer, scaling_factor
 from hvscale.trainer.ranks import Ranks
@@ -113,6 +113,8 @@ class Trainer:
         self._clock = 0.0
         if resume_from is not None:
             self.load_state_dict(resume_from)
+        if config.seconds is None:
+            self.steps = self.steps or PUBLIC_EPOCH_BATCHES
         broadcast_state(model, self.optimizer, ranks.hvd, root)
 
     def state_dict(self) -> Checkpoint:
@@ -153,7 +155,8 @@ class Trainer:
             self.update.scaler.load_state_dict(state.scaler)
         if self.config.steps is None and self.config.epochs:
             self.steps = self.config.epochs * self.steps_per_epoch - self.epoch_shift
-        self.steps = self.steps or state.steps
+        if self.config.seconds is None or self.config.seconds == state.config.get("seconds"):
+            self.steps = self.steps or state.steps
 
     def run(self, hooks: Sequence[Hook] = ()) -> None:
         """Train until `steps` steps are done or a hook calls `stop` or raises. Collective."""

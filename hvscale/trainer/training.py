@@ -13,7 +13,7 @@ from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, w
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.trainer.checkpoints.hook import PeriodicCheckpoints
 from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
-from hvscale.trainer.checkpoints.store import Checkpoint, save_tensors, seed_rank
+from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, save_tensors, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.hooks.skipped_steps import SkippedSteps
 from hvscale.trainer.hooks.step_log import StepLog
@@ -21,6 +21,7 @@ from hvscale.trainer.hooks.stop_signals import SaveAndStop, StopSignals
 from hvscale.trainer.hooks.time_budget import TimeBudget, images_per_second
 from hvscale.trainer.hooks.trials import TrialHook
 from hvscale.trainer.loggers.hook import Loggers
+from hvscale.trainer.optimizer import broadcast_buffers
 from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.result import TrainResult
@@ -70,6 +71,8 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
         trainer.run(make_hooks(config, run, job.reuses_run, loggers.in_run(run.path), commits, trials))
         if trials is not None:
             raise SystemExit(EXIT_DONE)  # the search that measured this job needs no model
+        # Each rank has its own statistics of batch normalisation: all evaluate what model.pt holds.
+        broadcast_buffers(job.model, ranks.hvd)
         ranks.all_or_fail(lambda: write_model(run, job.model) if ranks.rank == 0 else None)
         result = make_result(trainer, run, job.threads)
         ranks.all_or_fail(lambda: write_result(result) if ranks.rank == 0 else None)
@@ -86,6 +89,7 @@ def make_hooks(
 ) -> list[Hook]:
     """The hooks of a job, in the order in which they run after a step."""
     checkpoints = checkpoint_folder(config, run)
+    saves = config.checkpoint_every and trials is None  # a trial's checkpoints would replace the user's
     return [
         *([TimeBudget(config.seconds)] if config.seconds is not None else []),
         StepLog(run, resumed),
@@ -93,7 +97,7 @@ def make_hooks(
         StopSignals(),
         SkippedSteps(checkpoints),
         TrialHook(trials) if trials is not None else SaveAndStop(checkpoints),
-        *([PeriodicCheckpoints(checkpoints, config.checkpoint_every)] if config.checkpoint_every else []),
+        *([PeriodicCheckpoints(checkpoints, config.checkpoint_every)] if saves else []),
         *([commits] if commits is not None else []),
         *([StepWatchdog(config.stall_timeout)] if config.stall_timeout else []),
     ]
@@ -164,6 +168,9 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
     seed_rank(config.seed, ranks.rank)
     first_batch = ranks.all_or_fail(lambda: workload.to_device(workload.load_batch(0), device))
     committed = commits.newest if commits is not None else None
+    regrouped = commits is not None and commits.run is not None
+    if not regrouped:
+        ranks.all_or_fail(lambda: require_unused_checkpoints(config) if ranks.rank == 0 else None)
     return PreparedJob(
         config=config,
         ranks=ranks,
@@ -174,8 +181,14 @@ def prepare(config: TrainConfig, ranks: Ranks, commits: "Commits | None") -> Pre
         first_batch=first_batch,
         resumed=committed or checkpoint_to_resume(config, ranks, workload, model),
         commits=commits,
-        regrouped=commits is not None and commits.run is not None,
+        regrouped=regrouped,
     )
+
+
+def require_unused_checkpoints(config: TrainConfig) -> None:
+    """Raises RequestError if a training from scratch would save over another's checkpoints."""
+    if config.resume is None and config.checkpoint_dir is not None and TrialFolder.of_this_rank() is None:
+        CheckpointFolder(config.checkpoint_dir, config.checkpoint_keep).require_unused()
 
 
 def build_trainable(workload: Workload, name: str, is_sent: bool) -> nn.Module:

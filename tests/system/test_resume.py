@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hvscale.trainer.checkpoints.store import read
+from hvscale.trainer.checkpoints.trained_model import read_weights
 from tests import preloaded
 from tests.conftest import PROGRAMS, Run, kill_below, processes_below, wait_until
 
@@ -217,15 +219,53 @@ def test_resumed_training_takes_the_new_weight_decay_and_refuses_another_model(
         assert message in done.stderr
 
 
+def test_a_length_of_another_kind_is_kept_or_replaced(hvscale_warm: Run, tmp_path: Path) -> None:
+    """--seconds replaces a number of steps; without a length, training ends when it would have."""
+    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "first").returncode == 0
+    done = hvscale_warm(*EDSR, "--seconds", 0.5, "--run", "second", "--resume", "first")
+    assert done.returncode == 0, done.stderr
+    agreed = steps(tmp_path / "second")[-1][0]
+    assert agreed > 4
+    for same_length in (("--seconds", 0.5), ()):
+        done = hvscale_warm(*EDSR, *same_length, "--run", "third", "--resume", "second")
+        assert done.returncode == 0, done.stderr
+        assert f"the checkpoint was of the last step, {agreed}" in done.stderr
+        shutil.rmtree(tmp_path / "third")
+
+
+def test_weights_are_those_of_the_latest_step(
+    hvscale_warm: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed training that is killed leaves the earlier model.pt beside later checkpoints."""
+    assert hvscale_warm(*EDSR, "--steps", 4, "--run", "short").returncode == 0
+    assert hvscale_warm(*EDSR, "--steps", 8, "--run", "long").returncode == 0
+    renamed = Path(shutil.copy(tmp_path / "long/checkpoints/step-000000008.ckpt", tmp_path / "best.ckpt"))
+
+    def is_long(weights: Path) -> bool:
+        expected = model(tmp_path / "long")
+        return all(torch.equal(value, expected[key]) for key, value in read_weights(weights)[1].items())
+
+    assert is_long(renamed)
+    assert not is_long(tmp_path / "short")
+    shutil.copy(renamed, tmp_path / "short/checkpoints/step-000000008.ckpt")
+    assert is_long(tmp_path / "short")
+    assert "short/model.pt is of step 4: using the later checkpoint step-000000008.ckpt" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--checkpoint-dir", "used"), "used holds checkpoints of another training, such as step-000000004.ckpt"),
+        (("--resume", "weights.pt"), "--resume weights.pt: not a checkpoint; to start from weights, use --weights"),
         (("--resume", "auto"), "--resume auto needs --run or --checkpoint-dir"),
         (("--resume", "."), "--resume .: the folder holds no checkpoints"),
         (("--resume", "none.ckpt"), "cannot read the checkpoint none.ckpt: No such file"),
     ],
 )
-def test_invalid_request_is_one_line(hvscale_warm: Run, words: tuple[str, ...], message: str) -> None:
+def test_invalid_request_is_one_line(hvscale_warm: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used/step-000000004.ckpt").touch()
+    torch.save({}, tmp_path / "weights.pt")
     done = hvscale_warm(*EDSR, "--steps", 2, *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert message in done.stderr

@@ -23,7 +23,8 @@ from tests.trainer.conftest import Ranks
 
 # The model sees only the mean of each colour channel, which is enough to distinguish the classes.
 OWN_MODEL = """
-from torch import nn
+import os
+from torch import nn, tensor
 def colours(num_classes=3):
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
 def always_two(num_classes=3):
@@ -42,6 +43,18 @@ def with_features(num_classes=3):
     return With(lambda self, logits: (logits, logits[:, :2]))
 def detached(num_classes=3):
     return With(lambda self, logits: logits.detach())
+class OwnRank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = colours()
+        self.register_buffer("rank", tensor(0))
+    def forward(self, images):
+        if self.training:
+            self.rank.fill_(int(os.environ["OMPI_COMM_WORLD_RANK"]))
+            return self.net(images)
+        return nn.functional.one_hot(self.rank, 3).float().expand(len(images), 3)
+def own_rank(num_classes=3):
+    return OwnRank()
 def label_when_evaluated(num_classes=3):
     return With(lambda self, logits: logits if self.training else logits.argmax(1))
 """
@@ -139,6 +152,16 @@ def test_two_ranks_count_each_validation_image_once(two_ranks: Ranks, classes: P
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["validation_images"], result["top1"]) == (9, 1.0)
+
+
+def test_two_ranks_evaluate_the_model_of_rank_0(two_ranks: Ranks, classes: Path, tmp_path: Path) -> None:
+    """With its own buffers rank 1 would find another class."""
+    request = {"model": "own_colours:own_rank", "data": str(classes), "steps": 2, **SMALL}
+    done = two_ranks("train.py", json.dumps({**request, "run": str(tmp_path / "run")}))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run/result.json").read_text())
+    alone = evaluate_trained(EvalConfig(weights=tmp_path / "run", data=str(classes), image_size=16))
+    assert found["top1"] == alone.top1
 
 
 def test_torchvision_model_on_synthetic_images() -> None:

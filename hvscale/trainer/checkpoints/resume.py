@@ -8,7 +8,14 @@ from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
 from hvscale.core.run_folder import RunFolder
-from hvscale.trainer.checkpoints.store import FOLDER, Checkpoint, CheckpointFolder, DamagedError, read
+from hvscale.trainer.checkpoints.store import (
+    FOLDER,
+    Checkpoint,
+    CheckpointFolder,
+    DamagedError,
+    is_checkpoint,
+    read,
+)
 from hvscale.trainer.config import TrainConfig, flag
 from hvscale.trainer.optimizer import optimizer_name
 from hvscale.trainer.progress import warn
@@ -82,6 +89,8 @@ def read_checkpoint(config: TrainConfig) -> Checkpoint | None:
     try:
         return read(path)
     except DamagedError as damage:
+        if not is_checkpoint(path):
+            raise RequestError(f"--resume {given}: not a checkpoint; to start from weights, use --weights") from damage
         raise RequestError(f"--resume {given}: the checkpoint is damaged ({damage}); use the previous one") from damage
 
 

@@ -78,6 +78,14 @@ class CheckpointFolder:
         except OSError as error:
             raise cannot_save(f"checkpoints to {self.path}", error) from error
 
+    def require_unused(self) -> None:
+        """Raises RequestError if the folder holds checkpoints, which `save` might remove."""
+        if files := self.files():
+            raise RequestError(
+                f"{self.path} holds checkpoints of another training, such as {files[0].name}: continue it with "
+                "--resume auto, or choose another --checkpoint-dir"
+            )
+
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write atomically, then remove old checkpoints, and those of later steps, which a resume
         from an earlier one has abandoned.
@@ -163,6 +171,22 @@ def read(file: Path) -> Checkpoint:
     except OSError as error:
         raise RequestError(f"cannot read the checkpoint {file}: {error.strerror}") from error
     return Checkpoint(**content)
+
+
+def step_of(file: Path) -> int:
+    """The step in the name of a file of a `CheckpointFolder`."""
+    return int(file.stem.partition("-")[2])
+
+
+def is_checkpoint(file: Path) -> bool:
+    """Whether the file's name or first line says so; the rest may be damaged or unreadable."""
+    if NAME.fullmatch(file.name):
+        return True
+    try:
+        with open_regular(file) as stream:
+            return HEADER.fullmatch(stream.read(HEADER_BYTES)) is not None
+    except OSError:
+        return False
 
 
 class HashingStream(io.RawIOBase):

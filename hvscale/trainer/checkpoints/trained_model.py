@@ -11,6 +11,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
 from hvscale.models.presets.edsr import infer_edsr_options
 from hvscale.trainer.checkpoints import store
+from hvscale.trainer.progress import warn
 from hvscale.trainer.result import TrainResult
 
 EDSR_NAMES = {"edsr", "edsr-baseline"}  # they differ only in their defaults
@@ -62,16 +63,33 @@ def known_options(
 
 
 def weights_in(folder: Path) -> Path:
-    """The final weights in a run folder, or else its newest checkpoint."""
+    """The final weights in a run folder, or its newest checkpoint, whichever is of more steps.
+
+    A training that was resumed and did not end leaves the earlier weights behind.
+    """
+    final = folder / "model.pt"
     try:
-        if (folder / "model.pt").is_file():
-            return folder / "model.pt"
-        newest = store.CheckpointFolder(folder / store.FOLDER, keep=1).files()
+        has_final = final.is_file()
+        newest = next(iter(store.CheckpointFolder(folder / store.FOLDER, keep=1).files()), None)
     except OSError as error:
         raise RequestError(f"{folder} cannot be read: {error.strerror}") from error
-    if not newest:
-        raise RequestError(f"{folder} holds no model.pt and no checkpoints: name the folder of a training run")
-    return newest[0]
+    if not has_final:
+        if newest is None:
+            raise RequestError(f"{folder} holds no model.pt and no checkpoints: name the folder of a training run")
+        return newest
+    ended_after = steps_of_result(folder)
+    if newest is not None and ended_after is not None and store.step_of(newest) > ended_after:
+        warn(f"{final} is of step {ended_after}: using the later checkpoint {newest.name}")
+        return newest
+    return final
+
+
+def steps_of_result(folder: Path) -> int | None:
+    """The number of steps after which training ended; None if that is not known."""
+    try:
+        return TrainResult.read(folder).steps
+    except RequestError:
+        return None
 
 
 def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Tensor]]:
@@ -81,7 +99,7 @@ def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict
     """
     if is_folder(weights):
         return read_weights(weights_in(weights))
-    if store.NAME.fullmatch(weights.name):
+    if store.is_checkpoint(weights):
         try:
             found = store.read(weights)
         except store.DamagedError as damage:

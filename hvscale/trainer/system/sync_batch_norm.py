@@ -4,10 +4,29 @@ Horovod's own implementation needs GPU tensors; this one uses its all-reduce and
 """
 
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class AverageOverRanks(torch.autograd.Function):
+    """The mean over all ranks, whose gradient is the mean of the ranks' gradients.
+
+    Horovod's own function numbers the messages of its backward pass, from 0 on a rank that joins an
+    elastic job later, so that their names would differ between ranks.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, name: str, hvd: ModuleType) -> Tensor:
+        ctx.name, ctx.hvd = name, hvd
+        mean: Tensor = hvd.allreduce(values, name=name, op=hvd.Average)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.hvd.allreduce(gradient, name=f"{ctx.name}.backward", op=ctx.hvd.Average), None, None
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -39,7 +58,7 @@ class SyncBatchNorm(_BatchNorm):
         variance, mean = torch.var_mean(values, axes, correction=0)
         # In fp64, because the difference of squares below loses precision.
         own = torch.stack([mean.double(), variance.double() + mean.double().square()])
-        mean, square = self.hvd.allreduce(own, name=f"hvscale.norm.{self.name}", op=self.hvd.Average)
+        mean, square = AverageOverRanks.apply(own, f"hvscale.norm.{self.name}", self.hvd)
         variance = square - mean.square()
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             count = values.numel() // values.shape[1] * self.hvd.size()

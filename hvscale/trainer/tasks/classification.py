@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.trainer.checkpoints.trained_model import read_weights
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data.batches import EpochOrder, Position
 from hvscale.trainer.data.cache import CACHE_OPTIONS
@@ -86,7 +87,7 @@ class Classification:
     def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
-            models.load(model, self.config.weights)
+            models.load_state(model, read_weights(self.config.weights)[1], str(self.config.weights))
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from torch.nn.functional import l1_loss
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically
+from hvscale.trainer.checkpoints.trained_model import read_weights
 from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, TrainConfig, refuse_given
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import CACHE_OPTIONS, DecodedCache, LazyImage, default_folder
@@ -74,7 +75,8 @@ class SuperResolution:
     def build_model(self) -> nn.Module:
         model = models.build(self.config.model, **self.model_options)
         if self.config.weights is not None:
-            models.load(model, self.config.weights, allow_other_tail=True)
+            state = read_weights(self.config.weights)[1]
+            models.load_state(model, state, str(self.config.weights), allow_other_tail=True)
         return model
 
     def load_batch(self, batch: int) -> tuple[Tensor, Tensor]:
