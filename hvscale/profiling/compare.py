@@ -187,12 +187,9 @@ def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -
     """`compare` for runs already read."""
     before, after, left_out = _of_common_ranks(before, after)
     by_step = before.has_steps and after.has_steps
-    for run in (before, after):
+    for run, other in ((before, after), (after, before)):
         if run.recording.overwritten and not by_step:
-            raise RequestError(
-                f"{run.path} lost {run.recording.overwritten} single calls and has no step marks to compare the others by: "
-                f"record it again with a larger ring (--env HVPROF_MIB=N) or mark its steps"
-            )
+            raise RequestError(_why_calls_are_missed(run, other))
     names = tuple(sorted({*before.recording.events.operations, *after.recording.events.operations}))
     tables = [_Table(run, bins, names, by_step) for run in (before, after)]
     differences = _differences(before, after, tables, names, by_step)
@@ -227,6 +224,18 @@ def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -
         incomplete="; ".join(f"{run.path}: {text}" for run in (before, after) if (text := run.recording.incomplete))
         or None,
         warnings=[*left_out, *_warnings(before, after, first, second, by_step)],
+    )
+
+
+def _why_calls_are_missed(run: ProfiledRun, other: ProfiledRun) -> str:
+    """Why two runs cannot be compared of which `run` lost single calls, and not both have steps."""
+    without = other if run.has_steps else run
+    lost, ring = f"{run.path} lost {run.recording.overwritten} single calls", "a larger ring (--env HVPROF_MIB=N)"
+    if without.recording.step_sums:
+        return f"{lost}, and no marked step of {without.path} is in all its rings: record it again with {ring}"
+    marking = " or mark its steps" if without.recording.source == "hvprof" else ""
+    return (
+        f"{lost}, and {without.path} has no step marks to compare the others by: record it again with {ring}{marking}"
     )
 
 

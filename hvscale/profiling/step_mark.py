@@ -8,7 +8,7 @@ from functools import cache
 def step() -> None:
     """Marks the start of a step in this rank's profile.
 
-    Does nothing in a process that is not being recorded.
+    Does nothing in a process that hvprof does not record, such as a rank under Gloo.
     """
     _step_marker()()
 

@@ -203,14 +203,15 @@ uint32_t hvprof_add_communicator(uint64_t identity, uint32_t size, uint32_t rank
     if (!hvprof_is_recording())
         return 0;
     if (ring.communicators < OWN_ENTRIES && !has_space()) {
-        log_line("no space for more than %u communicators", ring.communicators);
+        log_line("no space for more than %u communicators: later ones are grouped by their size", ring.communicators);
         ring.communicators = OWN_ENTRIES;
+    } else if (ring.communicators == OWN_ENTRIES) {
+        log_line("too many communicators: later ones are grouped by their size");
     }
     if (ring.communicators >= OWN_ENTRIES) {
-        if (ring.communicators == OWN_ENTRIES)
-            log_line("too many communicators: later ones are grouped by their size");
-        else if (ring.file->communicators[shared_entry(size)].size == size ||
-                 ring.communicators == HVPROF_COMMUNICATORS)
+        bool is_first = ring.communicators == OWN_ENTRIES;
+        if (!is_first && (ring.file->communicators[shared_entry(size)].size == size ||
+                          ring.communicators == HVPROF_COMMUNICATORS))
             return shared_entry(size);
         flags |= HVPROF_OWN_IDENTITY | HVPROF_SHARED_ENTRY;
     }

@@ -205,6 +205,17 @@ def test_the_warning_tells_a_run_without_a_profile_from_one_without_a_collective
     assert "the job made none" in explained_breakdown(run).warnings[0]
 
 
+def test_a_warning_in_a_log_is_not_why_a_profile_is_missing(make_run: MakeRun) -> None:
+    run = make_run(2)
+    (run.hvprof / "rank-00000.hvp").write_bytes(synthetic.profile(50))
+    warning = "hvprof: HVPROF_MIB=64M is not a number of MiB from 1 to 1048576: using the default, 64\n"
+    why = "cannot create a profile of 64.0 MiB in /full (No space left on device)"
+    run.log(1).write_text(f"{warning}hvprof: {why}: the job continues without a profile\n")
+    assert breakdown(run).incomplete == f"no profile of rank 1: {why}"
+    run.log(1).write_text(warning)
+    assert breakdown(run).incomplete == "no profile of rank 1: it made no MPI call, or its file is lost"
+
+
 def test_the_document(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(3)
     for rank in range(2):

@@ -26,6 +26,7 @@ from hvscale.profiling.compare import (
     read_profiled_run,
     reject_files_of_another_run,
 )
+from hvscale.profiling.read.profile_file import StepSums
 from hvscale.studies.run_report.compare_tables import write_comparison_csv
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
@@ -319,6 +320,23 @@ def test_a_job_stopped_between_two_ranks_marks_did_the_same_work() -> None:
     exposed = exposed_communication(stopped, None, edges)
     assert exposed is not None
     assert (exposed.ranks, exposed.step_count) == ([0, 1], STEPS - 1)
+
+
+def test_runs_that_lost_calls_say_which_steps_are_missing() -> None:
+    run = recorded(log=False)
+    marks = START_NS + np.arange(STEPS, dtype=np.int64) * int(STEP_SECONDS * 1e9)
+    sums = {0: StepSums(STEPS - 1, int(marks[-1] - marks[0]), 0, 0, 0)}
+    unmarked = replace(run, recording=replace(run.recording, overwritten=5))
+    overwritten = replace(run, recording=replace(unmarked.recording, step_sums=sums))
+    marked = replace(overwritten, edges_ns=marks)
+    ring = r"record it again with a larger ring \(--env HVPROF_MIB=N\)"
+    for before, after, why in (
+        (unmarked, unmarked, f"run has no step marks to compare the others by: {ring} or mark its steps$"),
+        (overwritten, overwritten, f"no marked step of run is in all its rings: {ring}$"),
+        (marked, replace(run, path="other"), f"other has no step marks to compare the others by: {ring} or "),
+    ):
+        with pytest.raises(RequestError, match=f"^run lost 5 single calls, and {why}"):
+            compared(before, after)
 
 
 def test_marked_steps_are_taken_as_they_are() -> None:

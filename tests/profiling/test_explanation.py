@@ -45,10 +45,16 @@ def rounds(rank: int) -> NDArray[Any]:
 
 
 def write(
-    run: RunFolder, rank: int, records: NDArray[Any], clock_error_ns: int = 0, job: int = 0, suffix: str = ""
+    run: RunFolder,
+    rank: int,
+    records: NDArray[Any],
+    clock_error_ns: int = 0,
+    job: int = 0,
+    suffix: str = "",
+    world_size: int = 2,
 ) -> None:
     header = synthetic.header(len(records), 1 << 20, rank)
-    header["clock_error_ns"], header["job"] = clock_error_ns, job
+    header["clock_error_ns"], header["job"], header["world_size"] = clock_error_ns, job, world_size
     header["operations"][0, STEP] = b"step"
     parts = (synthetic.signed_header(header), synthetic.communicators(), synthetic.counters(records), records)
     (run.hvprof / f"rank-{rank:05d}{suffix}.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
@@ -149,10 +155,17 @@ def test_the_time_between_two_programs_of_a_rank_is_no_step(run: RunFolder) -> N
 
 def test_ranks_of_spawned_processes_do_not_hide_the_waiting(run: RunFolder) -> None:
     """The job has two ranks, and a process that it spawned has the rank 2 in its own world."""
-    write(run, 2, rounds(0)[:3], job=7)
+    write(run, 2, rounds(0)[:3], job=7, world_size=3)
     found = explained_breakdown(run)
     assert found.waiting is not None
     assert (found.waiting.matched, found.warnings) == (ROUNDS, [])
+
+
+def test_a_rank_that_does_not_know_its_job_is_in_that_of_the_others(run: RunFolder) -> None:
+    write(run, 0, rounds(0), job=7)
+    found = explained_breakdown(run)
+    assert found.waiting is not None, found.unavailable
+    assert found.waiting.matched == ROUNDS
 
 
 def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.core.run_folder import RunFolder
+from hvscale.core.units import human_seconds
 from hvscale.profiling import compare as compare_module
 from hvscale.profiling.analyze import breakdown, collectives
 from hvscale.profiling.analyze.explanation import explained_breakdown
@@ -296,9 +297,15 @@ def test_a_node_whose_clock_is_hours_off_is_named_and_left_out(hvscale: Run, gen
     assert found["matched"] == known["matched"] - 75, "but those of that node"
     assert found["clock_conflicts"] == 0
     assert not {row["rank"] for row in found["late_ranks"]} & set(range(16, 24))
+    exposed = document["exposed_communication"]
+    assert (len(exposed["ranks"]), exposed["step_count"]) == (64, 6)
+    assert exposed["mean_share_at_most"] == pytest.approx(known["exposed_share"]), "each rank has its own clock"
     done = hvscale("report", run.path)
     assert done.returncode == 0, done.stderr
-    assert "ranks 16-23" in (run.path / "report.html").read_text()
+    page = (run.path / "report.html").read_text()
+    assert "ranks 16-23" in page
+    per_step = sum(row["ns"] for row in known["rows"]) / 1e9 / 64 / 6
+    assert f"in collectives, per step and rank</span><b>{human_seconds(per_step)}</b>" in page
 
 
 def test_runs_of_many_ranks_are_compared_by_step(hvscale: Run, generate: Generate) -> None:

@@ -272,6 +272,13 @@ def test_nccl_calls_take_precedence_over_mpi(harness: Path, make_run: MakeRun) -
     assert any(warning.startswith("MPI carried ") for warning in result.warnings)
 
 
+def test_marks_of_steps_are_not_asked_for_under_nccl(harness: Path, make_run: MakeRun) -> None:
+    run = make_run(1, "NCCL")
+    record(harness, run, 6, 1, len(CALLS))
+    reason = explained_breakdown(run).unavailable["exposed_communication"]
+    assert reason == "the run has no steps: write steps.jsonl (nccl records no step marks)"
+
+
 def test_mpi_beside_nccl_is_known_from_counters_alone(harness: Path, make_run: MakeRun) -> None:
     run = make_run(1)
     record(harness, run, 6, 1, 8)

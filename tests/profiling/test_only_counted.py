@@ -82,7 +82,9 @@ def test_a_disk_that_becomes_full_costs_sizes_and_not_the_job(
     done = open_mpi.start(1, command, {**open_mpi.preload(run), **COUNTERS, "HVPROF_DIRECTORY": str(disk)})
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert any(line.startswith("hvprof: no space for more than ") for line in lines), done.stderr
+    full = [line.partition(" than ")[2].split()[1] for line in lines if line.startswith("hvprof: no space for more ")]
+    assert full, done.stderr
+    assert len(full) == len(set(full)), done.stderr
     assert len(lines) <= 4, done.stderr
     (profile,) = disk.iterdir()
     (run.hvprof / profile.name).write_bytes(profile.read_bytes())

@@ -348,6 +348,21 @@ def test_a_rank_whose_ring_overflowed_has_all_its_steps(make_run: MakeRun) -> No
     assert (exposed.basis, exposed.step_count, exposed.mean_step_seconds) == ("counters", 7, 2)
 
 
+def test_a_counter_without_a_call_has_no_row(make_run: MakeRun) -> None:
+    """A killed process may have begun the counter of its first barrier."""
+    run, made = make_run(1), synthetic.records(100)
+    made["operation"] = 13
+    counters = synthetic.counters(made)
+    begun = counters[np.count_nonzero(counters["key"]) :][:1]
+    begun["key"] = 1 | 1 << 15
+    begun["check"] = counter_checks(begun)
+    parts = (synthetic.header(0, 0), synthetic.communicators(), counters)
+    Path(run.hvprof, "rank-00000.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
+    found = breakdown(run)
+    assert ({row.operation for row in found.rows}, found.incomplete) == ({"allreduce"}, None)
+    assert sum(row.calls for row in found.rows) == len(made)
+
+
 @pytest.mark.parametrize(("lock", "runs"), [(fcntl.LOCK_SH, True), (fcntl.LOCK_EX, False)])
 def test_a_process_that_runs_shares_its_lock_and_another_reader_does_not(lock: int, runs: bool, tmp_path: Path) -> None:
     path = tmp_path / "rank-00000.hvp"

@@ -1,6 +1,7 @@
 """The figures by rank and by node, and the ranks to look at first, of jobs with known faults."""
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,10 @@ from tests.profiling.large_job import SIZES, LargeJob
 STEP_CALLS = len(SIZES)
 
 
-def compared(job: LargeJob) -> ByRank:
+def compared(job: LargeJob, without: Collection[int] = ()) -> ByRank:
     recording = job.recording()
     sums = RankSums(job.ranks)
-    waiting(recording.events, recording.clock_error_ns, [sums])
+    waiting(recording.events, recording.clock_error_ns, [sums], without=without)
     rows = tabulate(recording, parse_bins("study"), "run").rank_rows
     nodes = {rank: job.node(rank) for rank in range(job.ranks)}
     return compare_ranks(rows, recording.ranks, nodes, sums.result(), {}, {})
@@ -61,6 +62,14 @@ def test_a_late_and_a_slow_rank_are_named_first(ranks: int) -> None:
     assert {one.rank for one in found.outliers} == {first, second}
     assert list(timeline_ranks(found))[:2] == [first, second]
     assert "typical" in list(timeline_ranks(found).values())[2]
+
+
+def test_a_rank_with_unknown_waiting_is_not_typical() -> None:
+    without = range(8, 24)
+    found = compared(LargeJob(64, nodes=8, late=frozenset({50})), without)
+    assert {row.rank for row in found.by_rank if row.waiting_seconds is None} == set(without)
+    (typical,) = [rank for rank, label in timeline_ranks(found).items() if label.endswith("typical")]
+    assert typical not in without
 
 
 def test_a_slow_node_is_named_by_its_worst_rank_alone() -> None:

@@ -229,7 +229,7 @@ def test_clocks_are_compared_along_a_tree(open_mpi: Mpi, make_run: MakeRun, apar
 def test_a_rank_without_hvprof_does_not_block_the_others(open_mpi: Mpi, make_run: MakeRun) -> None:
     run = make_run(4)
     without = 'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then unset LD_PRELOAD; fi; exec "$0" "$@"'
-    command = ["sh", "-c", without, str(open_mpi.compile("barriers")), "3"]
+    command = ["sh", "-c", without, str(open_mpi.compile("steps")), "3"]
     done = open_mpi.start(4, command, open_mpi.preload(run))
     assert done.returncode == 0, done.stdout + done.stderr
     # Its parent and its child.
@@ -237,6 +237,11 @@ def test_a_rank_without_hvprof_does_not_block_the_others(open_mpi: Mpi, make_run
     assert printed.count("rank 2 did not answer within 10 s") == printed.count("did not answer") == 2
     errors = {rank: ProfileFile(profile_of(run, rank)).header.clock_error_ns for rank in (0, 1, 3)}
     assert errors == {0: 0, 1: 0, 3: None}
+    # Rank 3 does not know its job. A broadcast, and three steps of four all-reduces:
+    found = explained_breakdown(run)
+    assert found.waiting is not None, found.unavailable
+    assert found.waiting.matched == 1 + 3 * 4
+    assert any("the waiting times leave out 1 of 4 ranks" in warning for warning in found.warnings)
 
 
 def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:

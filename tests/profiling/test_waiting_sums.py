@@ -153,11 +153,13 @@ def test_one_pass_serves_other_accumulators_and_reducers() -> None:
 
 
 def test_ranks_may_be_left_out() -> None:
+    counted = CountedMessages()
     events = calls(collective(ALLREDUCE, 0, (0, 1, 5), 6))
-    found = waiting(events, {0: SECOND_NS, 1: 2 * SECOND_NS, 2: None}, without=[2])
+    found = waiting(events, {0: SECOND_NS, 1: 2 * SECOND_NS, 2: None}, [], [counted], without=[2])
     (late,) = found.late_ranks
     assert (late.rank, late.total_seconds, found.matched) == (1, 1, 1)
     assert found.clock_error_seconds == 3
+    assert (counted.messages, found.unmatched_calls) == (3, 0), "reducers get the messages of all ranks"
 
 
 def test_collectives_match_without_ranks_that_have_no_profile() -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,10 +67,10 @@ def newest(calls: int, rank: int) -> NDArray[Any]:
     return np.roll(made, calls % CAPACITY)
 
 
-def write_rank(run: RunFolder, rank: int, calls: int, np_of_job: int) -> None:
+def write_rank(run: RunFolder, rank: int, calls: int, np_of_job: int, job: int = 99) -> None:
     """Write or update the file of a rank; most of it stays a hole."""
     header = synthetic.header(calls, CAPACITY, rank)
-    header["world_size"], header["job"] = np_of_job, 99
+    header["world_size"], header["job"], header["pid"] = np_of_job, job, 1000 + rank
     synthetic.signed_header(header)
     path = run.hvprof / f"rank-{rank:05d}.hvp"
     path.touch()
@@ -116,6 +118,19 @@ def test_512_full_rings(make_run: MakeRun) -> None:
     assert sampler.sample().rows[0].calls_per_second == 0
 
 
+@pytest.mark.parametrize("without_job", [range(0), range(79, 80), range(80)])
+def test_late_ranks_without_the_profile_of_a_rank(make_run: MakeRun, without_job: range) -> None:
+    """A rank does not know its job if its clock was not aligned."""
+    run = running(make_run(80))
+    for rank in set(range(80)) - {5}:
+        write_rank(run, rank, 2000, 80, job=0 if rank in without_job else 99)
+    sample = Sampler(run).sample()
+    assert sample.ranks_missing == [5]
+    assert sample.late_ranks is not None, sample.unavailable
+    (late,) = sample.late_ranks.late_ranks
+    assert (late.rank, late.share_last) == (LATE_RANK, 1.0)
+
+
 def test_files_that_are_cut_or_damaged_meanwhile_keep_their_last_figures(make_run: MakeRun) -> None:
     run = running(make_run(8))
     for rank in range(8):
@@ -154,12 +169,19 @@ def test_a_damaged_counter_gives_no_negative_rate(make_run: MakeRun) -> None:
     assert all(row.calls_per_second >= 0 for row in sample.rows)
 
 
-@pytest.mark.parametrize("kinds", [31, 32, 33, 200, 1000])
-def test_many_kinds_of_calls(make_run: MakeRun, kinds: int) -> None:
+@pytest.mark.parametrize(
+    "places",
+    [
+        *map(range, (31, 32, 33, 200, 1000)),
+        (*range(54), COUNTERS - 64 + ALLREDUCE),  # on a full disk
+        (*range(960), COUNTERS - 1),
+    ],
+)
+def test_many_kinds_of_calls(make_run: MakeRun, places: Sequence[int]) -> None:
     run = running(make_run(1))
     write_rank(run, 0, 2000, 1)
     made = np.zeros(COUNTERS, COUNTER)
-    for place in range(kinds):
+    for place in places:
         made[place] = counter(place + 1, 1)[0]
         made["key"][place] = ALLREDUCE | 1 << 15 | synthetic.size_class(SIZE) << 6 | place % 50 << 16 | place << 32
     made["check"] = np.where(made["key"] != 0, counter_checks(made), 0)
@@ -170,7 +192,7 @@ def test_many_kinds_of_calls(make_run: MakeRun, kinds: int) -> None:
     for _ in range(2):
         counted, problems = counters.look()
         assert problems == []
-        assert counted.total["calls"].sum() == kinds * (kinds + 1) // 2
+        assert counted.total["calls"].sum() == sum(places) + len(places)
     assert counted.new["calls"].sum() == 0
 
 
@@ -364,6 +386,15 @@ def test_the_newest_running_run(make_run: MakeRun, tmp_path: Path) -> None:
         lock.close()
     with pytest.raises(RequestError):
         newest_running(root)
+
+
+def test_a_run_that_is_removed_meanwhile(make_run: MakeRun) -> None:
+    run = running(make_run(1))
+    sampler = Sampler(run)
+    sampler.sample()
+    shutil.rmtree(run.path)
+    with pytest.raises(RequestError, match="does not exist any more: it was moved or removed"):
+        sampler.sample()
 
 
 def test_the_document_is_read_back(make_run: MakeRun) -> None:

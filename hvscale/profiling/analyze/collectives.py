@@ -130,11 +130,11 @@ def match_collectives(
     A collective counts if each member has exactly one call of it, all with the same operation.
     Messages go to `reducers`, too, in blocks. `clock_error_ns`: by rank, relative to rank 0; None
     or missing: not measured, treated as 0. `absent`: ranks of the job without a profile;
-    collectives are matched without them. `without`: ranks to treat in the same way. `most`: stop
-    after about so many calls.
+    collectives are matched without them. `without`: ranks to treat in the same way, whose messages
+    still go to `reducers`. `most`: stop after about so many calls.
     """
-    parts = [part for part in source.parts if part.rank not in without]
-    matcher = Matcher(parts, len(source.communicators), source.operations, clock_error_ns or {}, absent + len(without))
+    matcher = Matcher(source.parts, len(source.communicators), source.operations, clock_error_ns or {}, absent, without)
+    parts = [part for part in source.parts if reducers or part.rank not in without]
     for reducer in reducers:
         reducer.begin(source)
     for batch in _batches(_rounds(parts, matcher, reducers, source.detailed and bool(accumulators)), matcher):
@@ -165,8 +165,9 @@ def _rounds(
     def read(number: int, first: int) -> tuple[int, Calls | None, list[Any]]:
         part = parts[number]
         events = part.read(first, min(length, part.slots - first), detail)
-        calls = matcher.matchable(Calls.of(events)) if matching else None
-        return len(events), calls, [reducer.reduce(part, events) for reducer in reducers]
+        to_match = 0 if part.rank in matcher.without else len(events)
+        calls = matcher.matchable(Calls.of(events)) if matching and to_match else None
+        return to_match, calls, [reducer.reduce(part, events) for reducer in reducers]
 
     def start(pool: ThreadPoolExecutor) -> list[tuple[int, Future[tuple[int, Calls | None, list[Any]]]]]:
         unread = [number for number in position if position[number] < parts[number].slots]
@@ -185,8 +186,8 @@ def _rounds(
         while running:
             found = [(parts[number], *future.result()) for number, future in running]
             running = start(pool)
-            for part, length_read, _, results in found:
-                matcher.unmatched += length_read
+            for part, to_match, _, results in found:
+                matcher.unmatched += to_match
                 for reducer, result in zip(reducers, results, strict=True):
                     reducer.add(part, result)
             progress.advance(length * len(found))
@@ -212,7 +213,9 @@ class Matcher:
         operations: Sequence[str],
         clock_error_ns: Mapping[int, int | None],
         absent: int,
+        without: Collection[int],
     ) -> None:
+        self.without = without
         ranks = max((part.rank for part in parts), default=-1) + 1
         self._number_of = np.random.default_rng(0).integers(1, 1 << 63, ranks, np.uint64)
         self._sum = np.zeros(communicators, np.uint64)
@@ -220,13 +223,15 @@ class Matcher:
         # A call can find the others only from the first to the last ordinal that all members have.
         self._first, self._last = np.zeros(communicators, np.int64), np.full(communicators, NO_ORDINAL, np.int64)
         for part in parts:
+            if part.rank in without:
+                continue
             of_part = part.communicators
             self._sum[of_part] += self._number_of[part.rank]
             listed[of_part] += 1
             sizes[of_part] = part.sizes
             self._first[of_part] = np.maximum(self._first[of_part], part.ordinals[:, 0])
             self._last[of_part] = np.minimum(self._last[of_part], part.ordinals[:, 1])
-        matchable = (listed > 1) & (listed <= sizes) & (sizes - listed <= absent)
+        matchable = (listed > 1) & (listed <= sizes) & (sizes - listed <= absent + len(without))
         self._first[~matchable] = NO_ORDINAL
         self.partial = bool((matchable & (listed < sizes)).any())
         names = [name.removeprefix("i") for name in operations]

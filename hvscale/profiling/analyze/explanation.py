@@ -259,9 +259,9 @@ def _exposed(
     if found is None and not recording.has_calls:
         raise _UnavailableError(f"{ONLY_COUNTED}, or mark steps with hvscale.profiling.step() or MPI_Pcontrol(1)")
     if found is None:
-        raise _UnavailableError(
-            "the run has no steps: mark them with hvscale.profiling.step() or MPI_Pcontrol(1), or write steps.jsonl"
-        )
+        marks = "mark them with hvscale.profiling.step() or MPI_Pcontrol(1), or write steps.jsonl"
+        how = marks if recording.source == "hvprof" else f"write steps.jsonl ({recording.source} records no step marks)"
+        raise _UnavailableError(f"the run has no steps: {how}")
     return found.result() if isinstance(found, Exposure) else found
 
 

@@ -200,9 +200,11 @@ class RankComparison:
         return poisson_tail(times, expected) * len(self.rows) < CHANCE
 
     def typical_rank(self) -> int:
-        """The rank whose figures are nearest to the medians."""
-        worst = np.max([np.abs(column.scores) for column in self.columns.values()], axis=0)
-        return self.rows[int(np.argmin(worst))].rank
+        """The rank nearest to the medians, of those with the fewest unknown figures."""
+        columns = self.columns.values()
+        worst = np.max([np.abs(column.scores) for column in columns], axis=0)
+        unknown = np.sum([np.isnan(column.values) for column in columns], axis=0)
+        return self.rows[int(np.lexsort((worst, unknown))[0])].rank
 
 
 def _number(value: float | None) -> float:

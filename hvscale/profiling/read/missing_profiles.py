@@ -12,6 +12,8 @@ STAYED = "the profiles of"  # starts the warning of a run about profiles that we
 PREFIX = "hvprof: "  # of each line that hvprof writes to stderr
 PROFILE_BYTES = 64 << 20  # hvprof reserves at most this for each rank, unless HVPROF_MIB is set
 SUFFIX = ": the job continues without a profile"
+# How its lines end that say why there is no profile; other lines are warnings.
+ENDINGS = (SUFFIX, ": start the job without LD_PRELOAD")
 SEARCHED_LOG_BYTES = 1 << 20  # hvprof writes its line when a rank starts
 
 
@@ -65,13 +67,13 @@ def _full_disk(folder: Path) -> str | None:
 
 
 def _message_in(log: Path) -> str | None:
-    """What hvprof says in a rank's output."""
+    """Why a rank has no profile, as hvprof says in its output."""
     try:
         with open_regular(log) as stream:
             lines = stream.read(SEARCHED_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return None
-    message = next((line for line in lines if line.startswith(PREFIX)), None)
+    message = next((line for line in lines if line.startswith(PREFIX) and line.endswith(ENDINGS)), None)
     return message.removeprefix(PREFIX).removesuffix(SUFFIX) if message is not None else None
 
 

@@ -5,7 +5,8 @@ The reader also reads truncated and damaged files.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
 from hvscale.profiling.read.ring_file import (
+    CHECK_FACTOR,
     INT64_MAX,
     MAX_CALL_NS,
     MAX_CLOCK_NS,
@@ -160,6 +162,43 @@ def _step_sums(words: NDArray[np.uint64]) -> StepSums | None:
     if not words[0] or check_words(words[None, :-1])[0] != words[-1] or (words[:-1] > INT64_MAX).any():
         return None
     return StepSums(*words[:-1].tolist())
+
+
+def job_numbers(headers: Sequence[Header]) -> list[int]:
+    """For each process, a number that is the same on all ranks of its job.
+
+    A rank whose clock was not aligned does not know its job: it is the only known job of as many
+    ranks, if there is one. Otherwise the number is that of the process among those of its rank.
+    `headers`: those of a rank in the order of their start.
+    """
+    jobs: defaultdict[int, set[int]] = defaultdict(set)  # by number of ranks
+    for header in headers:
+        if header.job is not None:
+            jobs[header.world_size].add(header.job)
+    processes, before = Counter(header.rank for header in headers), Counter[int]()
+    numbers = []
+    for header in headers:
+        known = jobs[header.world_size]
+        if header.job is not None:
+            number = header.job
+        elif len(known) == 1 and processes[header.rank] == 1:
+            (number,) = known
+        else:
+            number = before[header.rank] * CHECK_FACTOR % (1 << 64)
+        before[header.rank] += 1
+        numbers.append(number)
+    return numbers
+
+
+def communicator_identities(entries: NDArray[Any], rank: int, job: int) -> NDArray[np.uint64]:
+    """The identities of a file's communicators (n, of dtype COMMUNICATOR), over all files.
+
+    `job`: from `job_numbers`. Another job, such as a later program of the same command, has another
+    MPI_COMM_WORLD with the same identity.
+    """
+    own = np.where(entries["flags"] & OWN_IDENTITY != 0, rank + 1, 0).astype(np.uint64)
+    identities: NDArray[np.uint64] = entries["identity"] + np.uint64(job) + own * np.uint64(CHECK_FACTOR)
+    return identities
 
 
 def used_bytes(path: Path) -> int:

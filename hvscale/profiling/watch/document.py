@@ -69,7 +69,8 @@ class ExposedNow(BaseModel):
 class LateNow(BaseModel):
     """Who arrived last in the newest `matched` collectives, which span `seconds`.
 
-    `late_ranks` is sorted by the waiting that each rank caused.
+    `late_ranks` is sorted by the waiting that each rank caused. It leaves out ranks without a
+    profile.
     """
 
     matched: int

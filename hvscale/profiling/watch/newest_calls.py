@@ -1,5 +1,6 @@
 """What the newest records of the rings show: late ranks, and exposed communication."""
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,8 +10,15 @@ from numpy.typing import NDArray
 from hvscale.profiling.analyze.exposed import covered_ns
 from hvscale.profiling.analyze.waiting import waiting
 from hvscale.profiling.read.events import Events
-from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, OWN_IDENTITY, RECORD, STEP
-from hvscale.profiling.read.ring_file import CHECK_FACTOR
+from hvscale.profiling.read.profile_file import (
+    BITWISE,
+    BUFFER_BITS,
+    RECORD,
+    STEP,
+    Header,
+    communicator_identities,
+    job_numbers,
+)
 from hvscale.profiling.watch.document import ExposedNow, LateNow
 from hvscale.profiling.watch.job_counters import READERS
 from hvscale.profiling.watch.rank_file import RankFile, Reading, by_newest_steps
@@ -26,23 +34,28 @@ class UnavailableError(Exception):
     """Why a part is unknown."""
 
 
-def late_now(files: list[tuple[RankFile, Reading]]) -> LateNow:
-    """Who arrives last in the newest collectives. Raises UnavailableError."""
-    with_ring = [(file, reading) for file, reading in files if reading.header.capacity]
+def late_now(files: list[tuple[RankFile, Reading]], ranks: Collection[int]) -> LateNow:
+    """Who arrives last in the newest collectives, of the `ranks` of the job that have a ring.
+
+    Raises UnavailableError.
+    """
+    by_start = sorted(files, key=lambda one: one[1].header.started_ns)
+    with_ring = [(file, reading) for file, reading in by_start if reading.header.capacity]
     if not with_ring:
-        raise UnavailableError(NO_RING if files else "no profile has a call yet")
+        raise UnavailableError(NO_RING if files else "no profile has a call")
     count = max(min(LATE_RECORDS, LATE_RECORDS_IN_ALL // len(with_ring)), FEWEST_LATE_RECORDS)
     with ThreadPoolExecutor(READERS) as pool:
         found = list(pool.map(lambda one: _newest(one[0], one[1], count), with_ring))
+    jobs = job_numbers([reading.header for _, reading in with_ring])
     pieces = [
-        _columns(file, reading, records[records["operation"] != STEP])
-        for (file, reading), records in zip(with_ring, found, strict=True)
+        _columns(file, reading.header, job, records[records["operation"] != STEP])
+        for (file, reading), job, records in zip(with_ring, jobs, found, strict=True)
     ]
     events = _events(pieces, with_ring[0][1].header.operations)
     if not len(events):
         raise UnavailableError("no rank has recorded a collective")
     errors = {reading.header.rank: reading.header.clock_error_ns for _, reading in with_ring}
-    waited = waiting(events, errors)
+    waited = waiting(events, errors, absent=len(set(ranks).difference(errors)))
     if not waited.matched:
         raise UnavailableError(
             "the ranks' clocks disagree"
@@ -66,14 +79,10 @@ def _newest(file: RankFile, reading: Reading, count: int) -> NDArray[Any]:
         return np.empty(0, RECORD)
 
 
-def _columns(file: RankFile, reading: Reading, records: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _columns(file: RankFile, header: Header, job: int, records: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Columns of `Events`; a communicator is its identity."""
-    header, entries = reading.header, file.communicators
-    # A later program of the same command has another MPI_COMM_WORLD with the same identity.
-    own = np.where(entries["flags"] & OWN_IDENTITY != 0, header.rank + 1, 0).astype(np.uint64)
-    job = header.job if header.job is not None else header.pid
-    identities = entries["identity"] + np.uint64(job) + own * np.uint64(CHECK_FACTOR)
-    index = records["communicator"]
+    entries, index = file.communicators, records["communicator"]
+    identities = communicator_identities(entries, header.rank, job)
     return {
         "rank": np.full(len(records), header.rank, np.int32),
         "operation": records["operation"].astype(np.uint8),
@@ -109,7 +118,7 @@ def exposed_now(files: list[tuple[RankFile, Reading]]) -> ExposedNow:
     Raises UnavailableError.
     """
     if not files:
-        raise UnavailableError("no profile has a call yet")
+        raise UnavailableError("no profile has a call")
     file, reading = min(files, key=lambda one: by_newest_steps(one[1].header))
     header = reading.header
     if not header.capacity:

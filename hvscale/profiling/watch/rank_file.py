@@ -34,6 +34,7 @@ from hvscale.profiling.read.ring_file import INT64_MAX, has_correct_check, has_v
 KIND = np.uint64(0xFFFF_FFFF_0000_0000 | 1 << 13 | 127 << 6 | 63)
 FIRST_READ = 32  # entries of a table; most jobs use fewer
 MORE_COUNTERS = 8  # beyond those known, to see new ones
+IN_ORDER = COUNTERS - 64  # a process begins these counters in order, the last 64 (one per operation) in any
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,23 @@ class RankFile:
         return Reading(header, _by_kind(intact), damaged)
 
     def _read_counters(self, file: int) -> NDArray[Any]:
-        """The counters in use; a process begins them in order, except the last 64."""
-        count = min(COUNTERS, max(FIRST_READ, self.used_counters + MORE_COUNTERS))
-        while True:
-            raw = os.pread(file, count * COUNTER.itemsize, COUNTERS_START)
-            if len(raw) < count * COUNTER.itemsize:
-                raise RequestError(f"{self.path} is truncated: it ends before its first record")
-            entries = np.frombuffer(raw, COUNTER).copy()
-            if count == COUNTERS or not entries["key"][-1]:
-                break
-            count = min(COUNTERS, 2 * count)
-        places = np.flatnonzero(entries["key"])
-        self.used_counters = int(places.max(initial=0))
-        read_torn_again(file, COUNTERS_START, entries)
+        """All counters in use, and some unused ones."""
+        count = min(IN_ORDER, max(FIRST_READ, self.used_counters + MORE_COUNTERS))
+        entries = self._read_entries(file, 0, count)
+        while count < IN_ORDER and entries["key"][-1]:
+            count = min(IN_ORDER, 2 * count)
+            entries = self._read_entries(file, 0, count)
+        self.used_counters = int(np.flatnonzero(entries["key"]).max(initial=0))
+        # On a full disk a process begins these before the others are all in use.
+        return np.concatenate([entries, self._read_entries(file, IN_ORDER, COUNTERS - IN_ORDER)])
+
+    def _read_entries(self, file: int, first: int, count: int) -> NDArray[Any]:
+        start = COUNTERS_START + first * COUNTER.itemsize
+        raw = os.pread(file, count * COUNTER.itemsize, start)
+        if len(raw) < count * COUNTER.itemsize:
+            raise RequestError(f"{self.path} is truncated: it ends before its first record")
+        entries = np.frombuffer(raw, COUNTER).copy()
+        read_torn_again(file, start, entries)
         return entries
 
     def newest_records(self, header: Header, count: int) -> NDArray[Any]:

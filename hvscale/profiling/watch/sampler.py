@@ -76,7 +76,7 @@ class Sampler:
             share_of_time=share,
             steps=steps,
             exposed_communication=exposed,
-            late_ranks=self._late(unavailable),
+            late_ranks=self._late(record, unavailable),
             unavailable=unavailable,
             log_warnings=list(self.logs.warnings),
             log_lines=list(self.logs.lines),
@@ -118,9 +118,9 @@ class Sampler:
                     exposed = ExposedNow(basis="time", steps=0, share_at_least=0.0, share_at_most=min(share, 1.0))
         return steps, exposed
 
-    def _late(self, unavailable: dict[str, str]) -> LateNow | None:
+    def _late(self, record: RunRecord, unavailable: dict[str, str]) -> LateNow | None:
         try:
-            return late_now(list(self.counters.readable()))
+            return late_now(list(self.counters.readable()), range(record.np))
         except UnavailableError as error:
             unavailable["late_ranks"] = str(error)
             return None

@@ -1,13 +1,14 @@
 """The HTML report of one run, or of two runs before and after."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from hvscale.core.documents import from_json
@@ -22,6 +23,7 @@ from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_br
 from hvscale.profiling.analyze.grouping import Bins, parse_bins
 from hvscale.profiling.analyze.rank_comparison import LOOK_AT, timeline_ranks
 from hvscale.profiling.analyze.ranks_and_nodes import TimeMap, TimeMapSums
+from hvscale.profiling.analyze.steps import edges_by_rank
 from hvscale.profiling.compare import Comparison, Gain, ProfiledRun, compare_profiled_runs, read_profiled_run
 from hvscale.profiling.read.events import Events, Part, Reducer
 from hvscale.profiling.read.passes import reduce_messages
@@ -281,7 +283,7 @@ def _time_per_step(run: ProfiledRun) -> tuple[int, float, float] | None:
     """The number of steps, and the seconds of one and of its collectives (mean over ranks)."""
     recording, edges = run.recording, run.edges_ns
     if edges is not None:
-        time, steps = TimeBetween(int(edges[0]), int(edges[-1])), len(edges) - 1
+        time, steps = TimeInSteps(edges_by_rank(recording, edges)), len(edges) - 1
         reduce_messages(recording.events, time)
         seconds = time.duration_ns / 1e9 / len(recording.ranks) / steps
         return steps, float(np.diff(edges).mean()) / 1e9, seconds
@@ -297,15 +299,17 @@ def _time_per_step(run: ProfiledRun) -> tuple[int, float, float] | None:
     )
 
 
-class TimeBetween(Reducer[int]):
-    """The time of the calls that start from `begin_ns` to `end_ns`, in nanoseconds."""
+class TimeInSteps(Reducer[int]):
+    """The time of the calls that start within the steps of their rank, in nanoseconds."""
 
-    def __init__(self, begin_ns: int, end_ns: int) -> None:
-        self.begin_ns, self.end_ns = begin_ns, end_ns
+    def __init__(self, edges_ns: Mapping[int, NDArray[np.int64]]) -> None:
+        """`edges_ns`: by rank, the edges of its steps."""
+        self.edges_ns = edges_ns
         self.duration_ns = 0
 
     def reduce(self, part: Part, events: Events) -> int:
-        inside = (events.start_ns >= self.begin_ns) & (events.start_ns < self.end_ns)
+        edges = self.edges_ns[part.rank]
+        inside = (events.start_ns >= edges[0]) & (events.start_ns < edges[-1])
         return int(events.duration_ns[inside].sum())
 
     def add(self, part: Part, found: int) -> None:

@@ -18,14 +18,15 @@ from hvscale.profiling.read.profile_file import (
     BITWISE,
     BUFFER_BITS,
     CHUNK_RECORDS,
-    OWN_IDENTITY,
     POINT_TO_POINT,
     STEP,
     ProfileFile,
     ProfileHeader,
     StepSums,
+    communicator_identities,
+    job_numbers,
 )
-from hvscale.profiling.read.ring_file import CHECK_FACTOR, INT64_MAX
+from hvscale.profiling.read.ring_file import INT64_MAX
 
 IDENTITY_MODULUS = 1 << 64
 MOST_LISTED = 8  # files in a warning
@@ -342,12 +343,10 @@ class RecordedEvents(EventSource):
         own = (name for profile in profiles for name in profile.header.operations[:STEP])
         self.operations = tuple(dict.fromkeys(name for name in own if name))
         identities: dict[int, int] = {}  # identity -> index in `communicators`
-        processes: defaultdict[int, int] = defaultdict(int)  # by rank
         self._parts = []
-        for profile in sorted(profiles, key=lambda one: (one.header.rank, one.header.started_ns)):
-            process = processes[profile.header.rank]
-            processes[profile.header.rank] += 1
-            communicators = _communicator_indices(profile, process, identities)
+        profiles = sorted(profiles, key=lambda one: (one.header.rank, one.header.started_ns))
+        for profile, job in zip(profiles, job_numbers([one.header for one in profiles]), strict=True):
+            communicators = _communicator_indices(profile, job, identities)
             self._parts.append(RecordedPart(profile, self.operations, communicators))
         self.communicators = tuple(identities)
 
@@ -407,6 +406,7 @@ class RecordedEvents(EventSource):
             operation = (counters["key"] & np.uint64(63)).astype(np.int64)
             names = part.operation_index
             wanted = (np.isin(operation, POINT_TO_POINT) != collectives) & (operation < len(names))
+            wanted &= counters["calls"] > 0  # a killed process may have begun a counter without a call
             chosen.append(counters[wanted])
             ranks.append(np.full(len(chosen[-1]), part.rank, np.int32))
             operations.append(names[operation[wanted]])
@@ -430,19 +430,10 @@ class RecordedEvents(EventSource):
         )
 
 
-def _communicator_indices(profile: ProfileFile, process: int, identities: dict[int, int]) -> NDArray[np.int32]:
-    """For each entry of the file's table, the index of its identity; adds new `identities`.
-
-    `process`: the number of the process on its rank.
-    """
-    rank = profile.header.rank
-    # A later program of the same command has another MPI_COMM_WORLD with the same identity.
-    job = profile.header.job or process * CHECK_FACTOR
+def _communicator_indices(profile: ProfileFile, job: int, identities: dict[int, int]) -> NDArray[np.int32]:
+    """For each entry of the file's table, the index of its identity; adds new `identities`."""
+    used = np.flatnonzero(profile.communicators["size"])
+    found = communicator_identities(profile.communicators[used], profile.header.rank, job)
     indices = np.zeros(len(profile.communicators), np.int32)
-    for index in np.flatnonzero(profile.communicators["size"]).tolist():
-        entry = profile.communicators[index]
-        identity = (int(entry["identity"]) + job) % IDENTITY_MODULUS
-        if int(entry["flags"]) & OWN_IDENTITY:
-            identity = (identity + (rank + 1) * CHECK_FACTOR) % IDENTITY_MODULUS
-        indices[index] = identities.setdefault(identity, len(identities))
+    indices[used] = [identities.setdefault(identity, len(identities)) for identity in found.tolist()]
     return indices
