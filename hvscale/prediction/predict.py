@@ -1,6 +1,7 @@
 """Predicts how a recorded job scales: throughput, efficiency, and what takes the time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,9 @@ from hvscale.prediction.model.tables import OPTION, named, network, of_runs, wit
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.timeline import measured_timeline, predicted_timeline
 from hvscale.profiling.analyze.grouping import parse_bins
+from hvscale.profiling.analyze.messages import FUSION_OFF
 from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.profiling.read.gradients_file import read_gradients
 
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
@@ -74,7 +77,10 @@ class PredictionRequest:
 
 
 class MeasuredRun(NamedTuple):
-    """The steps of a profiled run. `seconds`: (steps,). `cores`: that all its ranks shared."""
+    """The steps of a profiled run.
+
+    `cores`: that all its ranks shared. `seconds`: (steps,), empty if unknown.
+    """
 
     np: int
     nodes: int
@@ -103,8 +109,8 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     found = measurements(runs, recorded, settings, request)
     # Steps count where their messages do: another library or link answers another question.
     others = [run for run, _ in found.profiled if not runs_job(run, recorded)]
-    own = [(run, samples) for run, samples in found.profiled if run not in others]
-    measured = [one for run, samples in own if (one := measured_run(run, job, samples)) is not None]
+    own = [(run, measured_run(run, recorded, job, samples)) for run, samples in found.profiled if run not in others]
+    measured = [one for _, one in own if len(one.seconds)]
     request = without_measured_link(request, found.samples)
     costs: Costs = request.costs or measured_costs(found.samples, request)
     trained = [run for run in runs if run is not recorded and not is_replay(run.read())]
@@ -119,7 +125,9 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         lost_speed=computing.lost_speed,
         gradient_bytes=int(job.bytes.sum()),
         checks=leave_one_out(computing, found.samples, measured, algorithm) if algorithm is not None else [],
-        timelines=timelines(computing, settings, costs, found, request),
+        timelines=timelines(
+            [run for run, one in own if answers(one, settings, request)], computing, settings, costs, found.samples
+        ),
         warnings=[
             *warnings(job, settings, request, found),
             *(
@@ -127,7 +135,11 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
                 for run in others
             ),
             *without_messages([run for run in runs if run is not recorded], found),
-            *(f"{run.path.name}: {why}" for run in trained if (why := why_unused(recorded, run)) is not None),
+            *(
+                f"{run.path.name}: {why}"
+                for run in trained
+                if run not in others and (why := why_unused(recorded, run)) is not None
+            ),
         ],
     )
     add_rows(document, computing, settings, costs, request, measured, found.samples)
@@ -249,20 +261,37 @@ def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
     return recorded[0] if recorded else runs[0]
 
 
-def measured_run(run: RunFolder, job: Job, samples: Samples) -> MeasuredRun | None:
-    """The steps that a run wrote, and what it was measured with; None without any."""
+def measured_run(run: RunFolder, recorded: RunFolder, job: Job, samples: Samples) -> MeasuredRun:
+    """The steps that a run of the job wrote, and what it was measured with.
+
+    `job`: as read from `recorded`.
+    """
     record, log = run.read(), read_step_log(run)
-    if log is None or len(log.seconds) <= SETUP_STEPS:
-        return None
     return MeasuredRun(
         record.np,
         samples.nodes,
         samples.cores,
-        np.asarray(log.seconds[SETUP_STEPS:], np.float64),
-        is_replay(run.read()),
-        recorded_settings({**job.settings, **record.env_asked}),
+        np.asarray([] if log is None else log.seconds[SETUP_STEPS:], np.float64),
+        is_replay(record),
+        recorded_settings(horovod_variables(run, recorded, job)),
         samples.algorithm,
     )
+
+
+def horovod_variables(run: RunFolder, recorded: RunFolder, job: Job) -> Mapping[str, str]:
+    """The variables of Horovod that a run of the job had.
+
+    `job`: as read from `recorded`, whose variables a replay takes unless it is given others.
+    """
+    asked, asked_there = run.read().env_asked, recorded.read().env_asked
+    if is_replay(run.read()):
+        return {**job.settings, **asked, **(FUSION_OFF if job.basis else {})}
+    if run is not recorded and (path := min(run.hvprof.glob("gradients-*.hvg"), default=None)) is not None:
+        with suppress(RequestError):  # its messages count even if this file is damaged
+            return read_gradients(path).header.settings
+    # What the program sets itself is the same in both runs.
+    kept = {name: text for name, text in job.settings.items() if asked.get(name) == asked_there.get(name)}
+    return {**asked, **kept}
 
 
 def answers(run: MeasuredRun, settings: PredictedSettings, request: PredictionRequest) -> bool:
@@ -362,12 +391,6 @@ def computed(computing: Computing, run: MeasuredRun, costs: Costs) -> Job:
     if run.is_replay:
         return computing.recorded.replayed(run.np, len(run.seconds) + SETUP_STEPS)
     return computing.at(run.horovod, costs, run.np)
-
-
-def shared_cores(samples: Sequence[Samples]) -> int | None:
-    """The cores that the ranks of the measured runs shared."""
-    crowded = [run for run in samples if run.ranks_per_core > 0]
-    return round(crowded[0].np / crowded[0].ranks_per_core) if crowded else None
 
 
 def predicted_row(
@@ -473,21 +496,24 @@ def message_sizes(simulation: Simulation) -> list[MessageSizes]:
 
 
 def timelines(
+    runs: Sequence[RunFolder],
     computing: Computing,
     settings: PredictedSettings,
     costs: Costs,
-    measured: Measurements,
-    request: PredictionRequest,
+    samples: Sequence[Samples],
 ) -> list[StepTimeline]:
-    """A recorded step and a predicted one, on the same number of ranks."""
+    """A recorded step and a predicted one, on the same number of ranks.
+
+    `runs`: of the job, with these settings. `samples`: that `costs` are fitted to.
+    """
     found: list[StepTimeline] = []
-    for run, _ in measured.profiled if request.as_measured else ():
+    for run in runs:
         one = measured_timeline(run, "replayed" if is_replay(run.read()) else "measured")
         if one is not None and one.messages:
             found.append(one)
             break
     np_ = found[0].np if found else max(2, computing.recorded.recorded_np)
-    costs = costs_at(costs, measured.samples, np_)
+    costs = costs_at(costs, samples, np_)
     job = computing.at(settings.horovod, costs, np_)
     simulation = simulate(job, settings.horovod, costs, np_, chains=1, steps=1)
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]

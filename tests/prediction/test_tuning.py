@@ -18,7 +18,7 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import Job
 from hvscale.prediction.model.measured_costs import Formula
 from hvscale.prediction.model.samples import Samples
-from hvscale.prediction.tuning.plan import unused, warnings
+from hvscale.prediction.tuning.plan import PredictedTuneRequest, plan_proof, unused, warnings
 from hvscale.prediction.tuning.search import (
     NEAR_BEST,
     Model,
@@ -30,12 +30,14 @@ from hvscale.prediction.tuning.search import (
     predicted_gain,
     propose,
     search,
+    shared_cores,
     size_text,
 )
 from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, proof_table
 from hvscale.studies.comparison.study import RepeatedRun
 from tests.prediction.model.jobs import make_job
 from tests.prediction.model.test_measured_costs import samples
+from tests.prediction.model.test_slowed_computing_runs import make_recording
 
 KIB, MIB = 1 << 10, 1 << 20
 RING = (("allreduce_algorithm", "ring"),)
@@ -49,7 +51,7 @@ def costs(**start_seconds: float) -> SamplesByKnobs:
         law = Formula("ring", seconds, 1e-10, 1e-9, 0.0)
         runs = [samples(law, np_, rate=None, algorithm=None if name == "own" else name) for np_ in (2, 3, 4)]
         found[() if name == "own" else (("allreduce_algorithm", name),)] = runs
-    return SamplesByKnobs(found, [], None, None)
+    return SamplesByKnobs(found, [], None)
 
 
 def test_the_uncertainty_of_larger_messages_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,15 +238,38 @@ def test_without_measured_runs_the_command_that_measures_is_named() -> None:
 def test_a_run_without_usable_messages_is_warned_of() -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
     used, other = RunFolder(Path("used")), RunFolder(Path("other"))
-    of = SamplesByKnobs({(): [run]}, [(used, run)], None, None)
+    of = SamplesByKnobs({(): [run]}, [(used, run)], None)
     [warning] = unused([used, other], of, LaunchOptions.of(mpi="openmpi", placement="netns", link="1gbit"))
     assert warning.startswith("other: not used, because the calls of all-reduces of openmpi on links of 1gbit were not")
+
+
+@pytest.mark.parametrize(
+    ("np_", "per_core", "on_this_machine", "cores"), [(32, 1, True, 32), (32, 1, False, None), (64, 2, False, 64)]
+)
+def test_more_ranks_share_cores_unless_they_take_more_hosts(
+    np_: int, per_core: float, on_this_machine: bool, cores: int | None
+) -> None:
+    measured = [samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), np_, per_core=per_core)]
+    assert shared_cores(measured, 128, on_this_machine) == cores
+
+
+def test_a_proof_on_more_hosts_has_more_cores(tmp_path: Path) -> None:
+    """Recorded by two ranks on the two cores of one host; eight ranks prove settings."""
+    recording = make_recording(tmp_path / "job")
+    steps = {}
+    for name, hosts in {"here": None, "hosts": "a:2,b:2,c:2,d:2"}.items():
+        options = LaunchOptions.of(mpi="openmpi", hosts=hosts, run=tmp_path / name)
+        fixed = {"fusion_threshold": "64M", "cycle_time": "5"}
+        request = PredictedTuneRequest(64, 8, options, pairs=2, steps=4, fixed=fixed)
+        proof = plan_proof([recording], request, lambda _, options: options, lambda _: None)
+        steps[name] = proof.document.candidates[RECORDED].step_in_proof.mean
+    assert steps["hosts"] < steps["here"]
 
 
 @pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])
 def test_replays_with_more_ranks_on_a_node_than_were_measured_are_warned_of(nodes: int | None, count: int) -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
-    of = SamplesByKnobs({(): [run]}, [(RunFolder(Path("replay")), run)], None, None)
+    of = SamplesByKnobs({(): [run]}, [(RunFolder(Path("replay")), run)], None)
     options = LaunchOptions.of(np=4, placement="netns", nodes=nodes)
     assert len(warnings(options, of, 0.02)) == count
     assert len(warnings(options, of, 0.2)) == count + 1

@@ -77,6 +77,7 @@ def test_rows_of_runs_are_of_the_same_job_and_place(hvscale: Run, runs: list[Pat
     assert done.returncode == 0, done.stderr
     document = PredictionDocument.model_validate_json(done.stdout)
     assert [(row.np, row.source) for row in document.rows] == [(8, "predicted")]
+    assert [timeline.source for timeline in document.timelines] == ["predicted"]
     assert (document.measured_np, document.checks) == ([3], [])
     assert "other: another job than job; only what its messages cost is used" in document.warnings
     done = hvscale("predict", *runs, "--np", "8", "--ranks-per-node", "2", "--json")
@@ -107,8 +108,10 @@ def test_settings_change_the_prediction(hvscale: Run, runs: list[Path]) -> None:
     for threshold in ("0", "64M"):
         done = hvscale("predict", *runs, "--np", "4", "--set", f"fusion_threshold={threshold}", "--json")
         assert done.returncode == 0, done.stderr
-        (row,) = json.loads(done.stdout)["rows"]
+        document = json.loads(done.stdout)
+        (row,) = document["rows"]
         assert row["source"] == "predicted"
+        assert [timeline["source"] for timeline in document["timelines"]] == ["predicted"]
         calls[threshold] = sum(size["calls"] for size in row["messages"])
     assert calls["0"] == 4
     assert calls["64M"] < 4

@@ -62,6 +62,8 @@ def test_costs_from_benchmarks(
     assert sum(size.bytes for size in rows[6].messages) == pytest.approx(GRADIENT_BYTES)
     assert rows[6].loss is not None
     assert rows[6].loss.wire_seconds > 0
+    assert rows[6].loss.agreement_seconds > 0
+    assert not any("agreements" in text for text in document.warnings)
     refused = hvscale(
         *("predict", job, *tables, "--np", 8, "--set", "allreduce_algorithm=ring", "--run", "other"),
     )

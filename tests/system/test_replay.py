@@ -151,11 +151,12 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(
 ) -> None:
     done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(MARKED))
     assert done.returncode == 0, done.stderr
-    replayed = hvscale("replay", "messages", "--steps", 3, "--run", "replayed")
+    replayed = hvscale("replay", "messages", "--steps", 3, "--set", "fusion_threshold=16M", "--run", "replayed")
     assert replayed.returncode == 0, replayed.stderr
     warning = f"hvscale: warning: {LABEL}: messages holds no gradients, so the messages of a typical step are used"
     assert replayed.stderr.count(warning) == 1
     assert f" ms; {LABEL}\n" in replayed.stdout
+    assert "HOROVOD_FUSION_THRESHOLD" not in replayed.stdout
     exported = hvscale("trace", "messages", "--chakra", "trace")
     assert exported.returncode == 0, exported.stderr
     messages = int(exported.stderr.split()[-2])

@@ -411,9 +411,12 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
 
 def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:
     """Seconds of one round without crowding, and the exponent of crowding."""
-    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in runs if len(run.agreements)]
-    if not rows:
+    known = [run for run in runs if len(run.agreements)]
+    if not known:
         return 0.0, 0.0
+    # A benchmark's ranks never sleep between its calls: Horovod's own agreements take longer.
+    known = [run for run in known if not run.from_benchmark] or known
+    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in known]
     rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)

@@ -69,6 +69,8 @@ class Samples:
     """NCCL carried the messages, from GPU to GPU; MPI the agreements."""
     round_robin: bool = False
     """Ranks that share a core got it one after the other."""
+    from_benchmark: bool = False
+    """Calls one after the other, in which ranks never sleep."""
 
     @property
     def cores(self) -> int:
@@ -218,6 +220,11 @@ def undisturbed(samples: list[Samples]) -> list[Samples]:
     would be taken for one of np.
     """
     return [one for one in samples if not one.from_training] or samples
+
+
+def crowding(record: RunRecord) -> float:
+    """How many ranks shared a core; 1 where each rank had its own."""
+    return max(1.0, float(place(record)["ranks_per_core"]))
 
 
 def place(record: RunRecord) -> dict[str, Any]:

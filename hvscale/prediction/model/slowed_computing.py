@@ -15,7 +15,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, computation
-from hvscale.prediction.model.samples import run_samples
+from hvscale.prediction.model.samples import crowding, run_samples
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.analyze.steps import read_step_log
 
@@ -76,10 +76,11 @@ def stretched(job: Job, seconds: float) -> Job:
 def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:
     """The computing of `job`, which was read from `recorded`.
 
-    `others`: further runs. Those of one rank with the same command, and those that recorded the
-    same gradients, show how messages slow it down. Replays do not, because they only sleep.
+    `others`: further runs. Those of the same command, with as many ranks per core, show how
+    messages slow it down if they had one rank or recorded the same gradients. Replays do not,
+    because they only sleep.
     """
-    found = [one for run in others if (one := alone(recorded, run) or same_job(job, run)) is not None]
+    found = [one for run in others if (one := alone(recorded, run) or same_job(job, recorded, run)) is not None]
     # Reading the recording's messages again takes as long as the rest of a prediction.
     own = recorded_computing(recorded) if found else None
     return Computing(job) if own is None else Computing(job, lost_speed([own, *found]), own.hidden)
@@ -94,20 +95,30 @@ def alone(recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
 
 
 def why_unused(recorded: RunFolder, other: RunFolder) -> str | None:
-    """Why a run on one rank says nothing of the recorded job, in words; None if it does."""
-    if other.read().np != 1:
+    """Why a run does not show how messages slow the recorded job, in words.
+
+    None if it may, and for several ranks without gradients, which are not expected to.
+    """
+    record, job = other.read(), recorded.read()
+    if record.np > 1 and not any(other.hvprof.glob("gradients-*.hvg")):
         return None
-    if other.read().command != recorded.read().command:
-        return "one rank with another command than the recorded job: not used"
+    ranks = "one rank" if record.np == 1 else f"{record.np} ranks"
+    if record.command != job.command:
+        return f"{ranks} with another command than the recorded job: not used"
+    if crowding(record) != crowding(job):
+        return (
+            f"{ranks} at {crowding(record):g} per core, the recorded job at {crowding(job):g}: it does not show how "
+            "messages slow computing"
+        )
     log = read_step_log(other)
-    if log is None or len(log.seconds) < 2:
+    if record.np == 1 and (log is None or len(log.seconds) < 2):
         return "one rank whose steps are unknown: not used. Train with `hvscale train`, or write steps.jsonl"
     return None
 
 
-def same_job(job: Job, other: RunFolder) -> RecordedComputing | None:
+def same_job(job: Job, recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
     """The mean step of a further recording of the job; None if it is another run."""
-    if not any(other.hvprof.glob("gradients-*.hvg")):
+    if not any(other.hvprof.glob("gradients-*.hvg")) or why_unused(recorded, other) is not None:
         return None
     try:
         tensors = {(one.name, one.bytes) for one in read_job_gradients(other).tensors}

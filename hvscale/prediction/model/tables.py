@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -255,6 +254,7 @@ def samples_of(record: RunRecord, algorithm: str | None, rows: Sequence[Measured
         idle_seconds=np.zeros(len(rows)),
         agreements=np.array(small, np.float64),
         name=name,
+        from_benchmark=True,
     )
 
 
@@ -273,9 +273,8 @@ def of_runs(tables: Sequence[Samples], runs: Sequence[Samples]) -> list[Samples]
 def with_algorithm(tables: Sequence[Samples], runs: Sequence[Samples], asked: str | None) -> list[Samples]:
     """The samples of tables with the asked algorithm; without one, with that of the runs.
 
-    Without runs it is the library's own choice, or the only algorithm that was measured. Agreements
-    of the runs count before those of tables. Raises RequestError that names the measured algorithms
-    if there are no such samples.
+    Without runs it is the library's own choice, or the only algorithm that was measured. Raises
+    RequestError that names the measured algorithms if there are no such samples.
     """
     measured = {one.algorithm for one in tables}
     wanted: set[str | None] = {one.algorithm for one in runs} if asked is None else {asked}
@@ -287,9 +286,6 @@ def with_algorithm(tables: Sequence[Samples], runs: Sequence[Samples], asked: st
             f"{OPTION} {tables[0].name}: no all-reduces by {named(wanted)}; measured: {named(measured)}. "
             "Choose one of them with --set allreduce_algorithm=NAME, or measure more"
         )
-    if any(len(one.agreements) for one in runs):
-        # In calls one after the other, ranks never sleep: Horovod's own agreements take longer.
-        return [replace(one, agreements=one.agreements[:0]) for one in found]
     return found
 
 

@@ -16,6 +16,7 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.grouping import Bins
+from hvscale.profiling.analyze.messages import FUSION_OFF
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import Recording
 from hvscale.profiling.read.gradients_file import GradientTensor
@@ -108,7 +109,7 @@ def compare_replay(
         compute=compute,
         recorded=_steps(np.array([step.seconds for step in steps]), np.array([step.blocked.sum() for step in steps])),
         replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),
-        differences=differences(before, after, gradients.ranks[0].recording.header.settings),
+        differences=differences(before, after, gradients),
     )
     least, most = tensor_bytes(gradients.tensors).sum(axis=1).tolist()
     all_steps = [StepBytes(least, most, number >= first) for number in range(len(log.seconds))]
@@ -213,11 +214,11 @@ def _size_rows(recorded: StepMessages, replayed: StepMessages, bins: Bins) -> li
     return rows
 
 
-def differences(recorded: RunRecord, replayed: RunRecord, settings: dict[str, str]) -> list[str]:
+def differences(recorded: RunRecord, replayed: RunRecord, gradients: JobGradients) -> list[str]:
     """How a replay's job differs from the recorded one, beyond its computation.
 
-    `settings`: variables that the recorded ranks had, which a replay sets unless it is given
-    others.
+    A replay sets the variables that the recorded ranks had unless it is given others, and turns the
+    fusion of recorded messages off.
     """
     pairs: list[tuple[str, object, object]] = [("np", recorded.np, replayed.np)]
     pairs += [("machine", recorded.host.name, replayed.host.name)]
@@ -227,7 +228,9 @@ def differences(recorded: RunRecord, replayed: RunRecord, settings: dict[str, st
     for name in names:
         old, new = (one.launch.get(name, defaults.get(name)) for one in (recorded, replayed))
         pairs.append((name.replace("_", " "), old, new))
-    before, after = {**recorded.env_asked, **settings}, {**settings, **replayed.env_asked}
+    settings = gradients.ranks[0].recording.header.settings
+    forced = FUSION_OFF if gradients.basis else {}
+    before, after = {**recorded.env_asked, **settings}, {**settings, **replayed.env_asked, **forced}
     pairs += [
         (name, before.get(name), after.get(name))
         for name in sorted({*before, *after})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.launch import placements
 from hvscale.launch.options import LaunchOptions, Resolve
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.prediction.model.job import Job, read_job
@@ -23,6 +24,7 @@ from hvscale.prediction.tuning.search import (
     predicted_step,
     propose,
     search,
+    shared_cores,
 )
 from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, ReplayProof
 from hvscale.studies.base import digest_of
@@ -77,11 +79,13 @@ def plan_proof(
     costs = measured_costs(runs, options.mpi, rate, measure)
     recorded = recorded_choice(job, runs[0], request.fixed, costs)
     points = grid(job, recorded, costs, request.fixed)
+    on_this_machine = placements.find(options.placement.name).on_this_machine
+    cores = shared_cores(costs.samples[recorded.library], np_, on_this_machine)
     # A prediction for as many ranks as are replayed is one for the same place.
-    shared = costs.cores if request.predict_np == np_ and request.cores is None else request.cores
+    shared = cores if request.predict_np == np_ and request.cores is None else request.cores
     model = Model(job, costs, request.predict_np, shared)
     found, refined = search(model, points)
-    in_proof = Model(job.replayed(np_, request.steps), costs, np_, costs.cores)
+    in_proof = Model(job.replayed(np_, request.steps), costs, np_, cores)
     error = model_error(job, runs[0], recorded, costs)
     chosen = propose(refined, recorded, in_proof, MOST_CANDIDATES, error)
     names = {RECORDED: recorded, **{f"candidate-{number}": one for number, one in enumerate(chosen, 1)}}

@@ -30,7 +30,6 @@ from hvscale.prediction.predict import (
     measured_run,
     predicted_row,
     runs_job,
-    shared_cores,
 )
 
 HOROVOD_KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity")
@@ -92,13 +91,12 @@ class SamplesByKnobs:
     """Samples by the library's knobs that they were measured with, and where they were measured.
 
     `runs`: their run folders. `bytes_per_second`: of the nodes' links in the prediction, None as
-    measured. `cores`: that the measured ranks shared, None if each had its own.
+    measured.
     """
 
     samples: Mapping[tuple[tuple[str, str], ...], list[Samples]]
     runs: Sequence[tuple[RunFolder, Samples]]
     bytes_per_second: float | None
-    cores: int | None
 
     def fit(self, library: tuple[tuple[str, str], ...], cores: int | None) -> MeasuredCosts:
         """The costs with these knobs of the library, on ranks that share `cores`."""
@@ -153,7 +151,19 @@ def measured_costs(
     for run, one in used:
         by_knobs.setdefault(knobs_of(run), []).append(one)
     by_knobs = {knobs: undisturbed(samples) for knobs, samples in by_knobs.items()}
-    return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second, shared_cores([one for _, one in used]))
+    return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second)
+
+
+def shared_cores(samples: Sequence[Samples], np_: int, on_this_machine: bool) -> int | None:
+    """The cores that `np_` ranks share where the samples were measured; None if each has its own.
+
+    `on_this_machine`: more ranks share the same cores. Otherwise they take more hosts, with as many
+    ranks per core as the largest measured run.
+    """
+    largest = max(samples, key=lambda run: run.np)
+    if on_this_machine:
+        return largest.cores
+    return round(np_ / largest.ranks_per_core) if largest.ranks_per_core > 1 else None
 
 
 def knobs_of(run: RunFolder) -> tuple[tuple[str, str], ...]:
@@ -278,9 +288,7 @@ def model_error(job: Job, recording: RunFolder, recorded: Settings, costs: Sampl
         for run, one in costs.runs
         if runs_job(run, recording)
         and knobs_of(run) == recorded.library
-        and (found := measured_run(run, job, one)) is not None
+        and len((found := measured_run(run, recording, job, one)).seconds)
     ]
-    checks = leave_one_out(
-        Computing(job), samples, measured, costs.fit(recorded.library, costs.cores).formula.algorithm
-    )
+    checks = leave_one_out(Computing(job), samples, measured, costs.fit(recorded.library, None).formula.algorithm)
     return max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])

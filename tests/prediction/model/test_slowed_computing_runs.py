@@ -1,8 +1,9 @@
 """What recorded runs say of a job's computing, from files whose times are known."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -46,9 +47,9 @@ RANK_1.append(StepTimes(20, 0, 50))  # a step that rank 0 did not record
 CALLS = [[(0, 75), (100, 50)], [(10, 60), (100, 50)]]
 
 
-def gradients(rank: int, steps: list[StepTimes], names: str = "ab", more_computing: int = 0) -> bytes:
+def gradients(rank: int, steps: list[StepTimes], names: str, more_computing: int, settings: dict[str, str]) -> bytes:
     """A recording in which a wait begins 50 ms after a step's start."""
-    frames = [header(rank=rank), tensor(names[0]), tensor(names[1], 9)]
+    frames = [header(rank=rank, settings=settings), tensor(names[0]), tensor(names[1], 9)]
     for number, times in enumerate(steps):
         start = 1000 * MS * number
         step, begin = StepLog(), start + 50 * MS
@@ -72,16 +73,24 @@ def profile(rank: int, calls: list[tuple[int, int]]) -> bytes:
     return head(len(made), 1 << 20, rank, made) + made.tobytes()
 
 
-def make_run(folder: Path, np_: int, steps: list[float] | None = None, command: list[str] = TRAINING) -> RunFolder:
-    """A run of `command`; `steps`: the seconds in its step log."""
+def make_run(
+    folder: Path,
+    np_: int,
+    steps: list[float] | None = None,
+    command: list[str] = TRAINING,
+    cores: int = 2,
+    env: Sequence[str] = (),
+) -> RunFolder:
+    """A run of `command`; `steps`: the seconds in its step log. `cores`: of its machine."""
     run = RunFolder(folder)
     run.hvprof.mkdir(parents=True)
     record = RunRecord(
         state="finished",
         command=command,
         np=np_,
+        launch={"env": [*env]},
         library=Library(flavour="openmpi", version="5.0.11"),
-        host=Host(name="here", kernel="k", cpu="c", cores=2, memory_bytes=1),
+        host=Host(name="here", kernel="k", cpu="c", cores=cores, memory_bytes=1),
         working_directory="/",
         started_at=datetime(2026, 11, 23, tzinfo=UTC),
     )
@@ -92,11 +101,18 @@ def make_run(folder: Path, np_: int, steps: list[float] | None = None, command: 
 
 
 def make_recording(
-    folder: Path, calls: list[list[tuple[int, int]]] = CALLS, names: str = "ab", more_computing: int = 0
+    folder: Path,
+    calls: list[list[tuple[int, int]]] = CALLS,
+    names: str = "ab",
+    more_computing: int = 0,
+    settings: dict[str, str] | None = None,
+    **changes: Any,
 ) -> RunFolder:
-    run = make_run(folder, 2)
+    """A run on two ranks that had the variables `settings`. `changes`: as `make_run` takes them."""
+    run = make_run(folder, 2, **changes)
     for rank, steps in enumerate((RANK_0, RANK_1)):
-        (run.hvprof / f"gradients-{rank:05}.hvg").write_bytes(gradients(rank, steps, names, more_computing))
+        recorded = gradients(rank, steps, names, more_computing, settings or {})
+        (run.hvprof / f"gradients-{rank:05}.hvg").write_bytes(recorded)
         (run.hvprof / f"rank-{rank:05}.hvp").write_bytes(profile(rank, calls[rank]))
     return run
 
@@ -130,20 +146,22 @@ def test_a_run_without_gradients_or_messages_shows_nothing(tmp_path: Path, missi
 
 
 def test_a_run_whose_files_are_damaged_shows_nothing(tmp_path: Path) -> None:
-    run, job = make_recording(tmp_path / "job"), read_job(make_recording(tmp_path / "other"))
+    run, recorded = make_recording(tmp_path / "job"), make_recording(tmp_path / "other")
+    job = read_job(recorded)
     for path in run.hvprof.glob("rank-*.hvp"):
         path.write_bytes(b"nothing")
     assert recorded_computing(run) is None
     for path in run.hvprof.glob("gradients-*.hvg"):
         path.write_bytes(b"nothing")
-    assert same_job(job, run) is None
+    assert same_job(job, recorded, run) is None
 
 
 def test_only_a_recording_of_the_same_tensors_is_of_the_same_job(tmp_path: Path) -> None:
-    job = read_job(make_recording(tmp_path / "job"))
-    assert times(same_job(job, make_recording(tmp_path / "again"))) == pytest.approx((0.070, 0.020))
-    assert same_job(job, make_recording(tmp_path / "other", names="ac")) is None
-    assert same_job(job, make_run(tmp_path / "without", 2)) is None
+    recorded = make_recording(tmp_path / "job")
+    job = read_job(recorded)
+    assert times(same_job(job, recorded, make_recording(tmp_path / "again"))) == pytest.approx((0.070, 0.020))
+    assert same_job(job, recorded, make_recording(tmp_path / "other", names="ac")) is None
+    assert same_job(job, recorded, make_run(tmp_path / "without", 2)) is None
 
 
 def test_a_rank_alone_computes_without_messages(tmp_path: Path) -> None:
@@ -193,6 +211,33 @@ def test_a_recording_with_more_messages_shows_how_much_they_slow_a_job(tmp_path:
     found = measured_computing(read_job(recorded), recorded, [make_run(tmp_path / "unused", 1), slower])
     assert found.lost_speed == pytest.approx(0.5)
     assert found.alone.compute_seconds == pytest.approx(0.060)
+
+
+@pytest.mark.parametrize(
+    ("command", "cores", "why"),
+    [
+        ([*TRAINING, "--batch-size", "8"], 2, "2 ranks with another command than the recorded job: not used"),
+        (TRAINING, 1, "2 ranks at 2 per core, the recorded job at 1: it does not show how messages slow computing"),
+    ],
+)
+def test_a_recording_with_another_command_or_share_of_a_core_shows_nothing(
+    tmp_path: Path, command: list[str], cores: int, why: str
+) -> None:
+    recorded = make_recording(tmp_path / "job")
+    longer = [[calls[0], (100, 150)] for calls in CALLS]
+    other = make_recording(tmp_path / "other", longer, more_computing=10, command=command, cores=cores)
+    job = read_job(recorded)
+    found = measured_computing(job, recorded, [other])
+    assert found.alone is job
+    assert found.lost_speed is None
+    assert why_unused(recorded, other) == why
+
+
+def test_a_rank_with_its_own_core_shows_nothing_of_ranks_that_share_one(tmp_path: Path) -> None:
+    recorded = make_recording(tmp_path / "job", cores=1)
+    own_core = make_run(tmp_path / "alone", 1, [9.0, 0.05, 0.07], cores=1)
+    assert measured_computing(read_job(recorded), recorded, [own_core]).lost_speed is None
+    assert str(why_unused(recorded, own_core)).startswith("one rank at 1 per core, the recorded job at 2: ")
 
 
 def test_without_comparable_runs_a_job_computes_as_recorded(tmp_path: Path) -> None:

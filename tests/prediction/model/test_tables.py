@@ -18,8 +18,12 @@ from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, NodeRecord, RunRecord
 from hvscale.launch.options import LaunchOptions
+from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.measured_costs import fit_costs
+from hvscale.prediction.model.samples import undisturbed
 from hvscale.prediction.model.tables import of_runs, table_samples, with_algorithm
+from hvscale.prediction.predict import PredictionRequest, matching_samples
+from hvscale.prediction.settings import PredictedSettings
 
 SIZES = [8, 4096, 65536, 1 << 20]
 SAMPLES = 5
@@ -237,7 +241,6 @@ def test_a_study_without_all_reduces_is_refused(study_folder: Path) -> None:
 
 def test_a_table_gives_the_algorithm_of_the_runs_or_the_asked_one(study_folder: Path, bench_folder: Path) -> None:
     tables = table_samples(study_folder)
-    tables = [replace(one, agreements=np.empty(0)) for one in tables]
     own, rings = ([one for one in tables if one.algorithm == name] for name in (None, "ring"))
     assert with_algorithm(tables, [], None) == own
     assert with_algorithm(rings, [], None) == rings
@@ -261,8 +264,25 @@ def test_of_tables_of_several_libraries_the_runs_choose_one(study_folder: Path) 
 
 
 def test_agreements_of_runs_count_before_those_of_tables(study_folder: Path) -> None:
+    own = [one for one in table_samples(study_folder) if one.algorithm is None]
+    replay = replace(own[0], from_benchmark=False, agreements=np.array([0.5]))
+    silent = replace(replay, agreements=np.empty(0))
+    of_tables = fit_costs(own, None).agreement_seconds(2)
+    assert 0 < of_tables < 0.01
+    assert fit_costs([*own, silent], None).agreement_seconds(2) == of_tables
+    assert fit_costs([*own, replay], None).agreement_seconds(2) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("algorithm", "from_training"), [(None, True), ("ring", False)])
+def test_agreements_of_runs_whose_messages_do_not_count_do_not_either(
+    study_folder: Path, algorithm: str | None, from_training: bool
+) -> None:
+    """A training beside a table, and a replay with another algorithm than is predicted."""
     tables = table_samples(study_folder)
-    (first, *_) = runs = [one for one in tables if one.algorithm is None]
-    silent = [replace(one, agreements=np.empty(0)) for one in runs]
-    assert [len(one.agreements) for one in with_algorithm(tables, silent, None)] == [1, 1]
-    assert [len(one.agreements) for one in with_algorithm(tables, [*silent, first], None)] == [0, 0]
+    run = replace(tables[0], from_benchmark=False, from_training=from_training, agreements=np.array([0.5]))
+    assert run.algorithm is None
+    chosen = with_algorithm(tables, [run], algorithm)
+    settings = PredictedSettings(HorovodSettings(), algorithm)
+    used = undisturbed(matching_samples([run, *chosen], settings, PredictionRequest(np=[8])))
+    found = fit_costs(used, None).agreement_seconds(8)
+    assert found == fit_costs(chosen, None).agreement_seconds(8) > 0
