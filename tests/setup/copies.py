@@ -9,6 +9,19 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parents[2]
 SETUP_FILES = ("pyproject.toml", "uv.lock", "CMakeLists.txt", "Makefile", "README.md", "LICENSE")
 TOOLS = ("bash", "sh", "env", "make", "cc", "c++", "gcc", "as", "ld", "uv", "rm", "ls", "cat", "grep", "sed", "uname")
+# The key of the Horovod that an installation with this Python needs.
+HOROVOD_KEY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from horovod_recipe import choose_recipe
+from machine import find_tools
+from mpi import CHOICES, choose_mpi
+from site_python import ask_site_python
+site, lock = ask_site_python(), Path(sys.argv[1]).parent / "uv.lock"
+mpi = choose_mpi(CHOICES["openmpi"], Path("/any"), lock)
+print(choose_recipe(lock, mpi, find_tools(uv_available=True), site).key)
+"""
 
 
 def copy_clone(folder: Path) -> Path:
@@ -61,3 +74,9 @@ def run_setup(copy: Path, environment: dict[str, str], *arguments: str) -> "subp
     """Run the set-up of a copy and wait for it."""
     command = [sys.executable, str(copy / "setup" / "install.py"), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def horovod_key(python: str | Path, environment: dict[str, str]) -> str:
+    """Return the key of the Horovod for an interpreter's PyTorch and the Open MPI wheel."""
+    words = [str(python), "-c", HOROVOD_KEY, str(CLONE / "setup")]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.strip()

@@ -17,25 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until, write_program
-from tests.setup.copies import CLONE, link_tools, replace_tool, setup_environment
+from tests.setup.copies import CLONE, horovod_key, link_tools, replace_tool, setup_environment
 from tests.setup.sites import make_site
 from tests.system import services
 
 # Only the loopback interface, over which the ranks of one machine connect.
 WITHOUT_NETWORK = ("unshare", "--map-root-user", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
-# The key of the Horovod that an installation with this Python needs.
-HOROVOD_KEY = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from horovod_recipe import choose_recipe
-from machine import find_tools
-from mpi import CHOICES, choose_mpi
-from site_python import ask_site_python
-site, lock = ask_site_python(), Path(sys.argv[1]).parent / "uv.lock"
-mpi = choose_mpi(CHOICES["openmpi"], Path("/any"), lock)
-print(choose_recipe(lock, mpi, find_tools(uv_available=True), site).key)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +62,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     The builds differ in the run path alone; another build would take three minutes.
     """
-    words = [sys.executable, "-c", HOROVOD_KEY, str(CLONE / "setup")]
-    key = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     folder = tmp_path_factory.mktemp("cache")
+    key = horovod_key(sys.executable, setup_environment(folder))
     (record,) = Path(sys.prefix).glob("lib/python3*/site-packages/horovod-*.dist-info/direct_url.json")
     wheel = Path(json.loads(record.read_text())["url"].removeprefix("file://"))
     (folder / "horovod" / key).mkdir(parents=True)

@@ -184,5 +184,7 @@ def test_later_calls_keep_the_interpreter(copy: Path) -> None:
     assert chosen.samefile(sys.executable)
     assert interpreter("PYTHON=python3.99") == "python3.99"
     assert interpreter("TORCH=site") == "python3"
-    (copy / ".venv/bin/python").unlink()
+    (copy / ".venv").rename(copy / ".venv-mpich")  # as where only an MPI with MPICH's ABI is used
+    assert Path(interpreter("MPI=/opt/mvapich2-2.3.7")).samefile(sys.executable)
+    (copy / ".venv-mpich/bin/python").unlink()
     assert interpreter() == "python3"

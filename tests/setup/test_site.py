@@ -6,9 +6,11 @@ HVSCALE_TEST_SITE_PYTHON=/path/to/python also builds Horovod on that interpreter
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from tests.setup.copies import (
     CLONE,
     copy_clone,
+    horovod_key,
     link_private_uv,
     link_tools,
     replace_tool,
@@ -65,6 +68,29 @@ def make_mpi(prefix: Path, text: str = MVAPICH2_TEXT, soname: str = "libmpi.so.1
     mpicxx.write_text(f'#!/bin/sh\n[ "$1" = -show ] && echo c++ {flags} && exit\nexec c++ "$@" {flags}\n')
     mpicxx.chmod(0o755)
     return prefix
+
+
+def make_nccl(home: Path) -> Path:
+    """Make a folder with NCCL's header."""
+    (home / "include").mkdir(parents=True)
+    (home / "include" / "nccl.h").touch()
+    return home
+
+
+def make_horovod(folder: Path, library: str) -> None:
+    """Write a wheel with a small package `horovod` that loads a library."""
+    files = {
+        "horovod/__init__.py": "",
+        "horovod/torch.py": f"import ctypes\nctypes.CDLL({library!r})\n",
+        "horovod-0.28.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
+        "horovod-0.28.1.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "horovod-0.28.1.dist-info/RECORD"
+    files[record] = "".join(f"{name},,\n" for name in [*files, record])
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "horovod-0.28.1-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
 
 
 def run_site_setup(
@@ -220,6 +246,51 @@ def test_mpi_site_is_the_mpicxx_in_path(tmp_path: Path) -> None:
     assert found.endswith(f"| {prefix}")
 
 
+@pytest.mark.parametrize(("requested", "used"), [("", "True"), ("1", "True"), ("0", "False")])
+def test_naming_nccl_requests_it(tmp_path: Path, requested: str, used: str) -> None:
+    """With the locked PyTorch, also of a bundle."""
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0, V13.0.88\n")
+    nvcc.chmod(0o755)
+    found = run_setup_code(
+        "from cuda import choose_cuda\nprint(choose_cuda().with_nccl)",
+        HVSCALE_CUDA_HOME=str(tmp_path / "cuda"),
+        HVSCALE_NCCL_HOME=str(make_nccl(tmp_path / "nccl")),
+        HVSCALE_NCCL=requested,
+    )
+    assert found == used
+
+
+def test_an_nccl_without_a_toolkit_is_reported(copy: Path, cache: Path, tmp_path: Path) -> None:
+    """The set-up then ends because the cache's path is a file."""
+    if Path("/usr/local/cuda/bin/nvcc").exists():
+        pytest.skip("this machine has a CUDA toolkit")
+    cache.touch()
+    variables = {"PATH": str(link_tools(tmp_path / "bin")), "HVSCALE_NCCL_HOME": str(make_nccl(tmp_path / "nccl"))}
+    done = run_setup(copy, setup_environment(cache, **variables))
+    assert done.returncode == 2
+    first = done.stderr.splitlines()[0]
+    assert "no nvcc" in first
+    assert "set HVSCALE_CUDA_HOME" in first
+
+
+REBUILD = """
+from pathlib import Path
+from build_record import rebuild_command
+print(rebuild_command(Path('/clone'), 'setup', 'mpich', 'locked'))
+"""
+
+
+def test_the_rebuild_command_names_an_interpreter_that_is_not_python3(tmp_path: Path) -> None:
+    words = shlex.split(run_setup_code(REBUILD, PATH=str(tmp_path)))
+    assert words[:5] == ["make", "-C", "/clone", "setup", "MPI=mpich"]
+    (python,) = (word.removeprefix("PYTHON=") for word in words if word.startswith("PYTHON="))
+    assert Path(python).samefile(sys.executable)
+    (tmp_path / "python3").symlink_to(python)
+    assert "PYTHON=" not in run_setup_code(REBUILD, PATH=str(tmp_path))
+
+
 CREATE = """
 from pathlib import Path
 from site_environment import SiteEnvironment, is_site_environment
@@ -270,6 +341,24 @@ def test_a_failed_installation_leaves_no_environment(copy: Path, cache: Path, tm
     assert "no network" in done.stderr.splitlines()[-1]
     assert not (copy / ".venv").exists()
     assert not (cache / "horovod").exists()
+
+
+def test_a_set_up_with_nothing_new_also_loads_horovod(copy: Path, cache: Path, tmp_path: Path) -> None:
+    """The second one runs without the module whose library Horovod needs."""
+    python = make_site(tmp_path / "site")
+    module = tmp_path / "module"
+    module.mkdir()
+    subprocess.run(["cc", "-shared", "-o", module / "libfabric.so.404", "-x", "c", os.devnull], check=True)
+    link_private_uv(cache)
+    environment = setup_environment(cache)
+    make_horovod(cache / "horovod" / horovod_key(python, environment), "libfabric.so.404")
+    done = run_site_setup(copy, python, environment | {"LD_LIBRARY_PATH": str(module)})
+    assert done.returncode == 0, done.stderr
+    done = run_site_setup(copy, python, environment)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "the built Horovod does not load" in last
+    assert "libfabric.so.404" in last
 
 
 def test_make_passes_the_sites_options(copy: Path, cache: Path, tmp_path: Path) -> None:
