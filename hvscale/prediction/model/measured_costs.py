@@ -37,6 +37,8 @@ Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
+# Of Horovod's copies, for each other rank of a core: expected, and how much that counts as a run.
+OTHERS, OTHERS_WEIGHT = 2.0, 0.1
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
@@ -199,7 +201,7 @@ class MeasuredCosts:
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
         factors = factor(self.factors, bytes) * self._factor_of_larger(bytes)
-        return seconds * factors + 2 * self.handling.seconds * self.crowding(np)
+        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -217,7 +219,7 @@ class MeasuredCosts:
         return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        return 2 * self.handling.seconds_per_byte * bytes * self.crowding(np)
+        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
@@ -381,11 +383,17 @@ class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
     The same again is assumed to follow the message. Ranks have just agreed, so that those of a core
-    do it at the same time: it takes `crowding` times as long.
+    do it at the same time: a rank also waits for `others` times as much of each other rank, which
+    then begins its message.
     """
 
     seconds: float
     seconds_per_byte: float
+    others: float = OTHERS
+
+    def times(self, crowding: float) -> float:
+        """How often both are spent, before and after a message."""
+        return 2 + self.others * (crowding - 1)
 
 
 # A V100's memory moves 900 GB/s (NVIDIA's datasheet), and a copy reads and writes. Later GPUs are
@@ -394,19 +402,28 @@ ON_GPU = Handling(0.0, 1 / 450e9)
 
 
 def _fit_handling(runs: Sequence[Samples]) -> Handling:
-    """Fit a line to the times before messages, by medians of pairs (Theil and Sen)."""
-    known = [
-        (run.bytes, run.before_seconds / max(1.0, run.ranks_per_core)) for run in runs if run.before_seconds is not None
-    ]
-    sizes = np.concatenate([np.empty(0), *(sizes for sizes, _ in known)])
-    seconds = np.concatenate([np.empty(0), *(before for _, before in known)])
-    chosen = np.random.default_rng(0).permutation(len(sizes))[:MOST_COPIES]
-    x, y = sizes[chosen], seconds[chosen]
-    first, second = np.nonzero(x[:, None] > x)
-    if len(np.unique(x)) < 3:
+    """Fit a line to the times before messages of each run, by medians of pairs (Theil and Sen).
+
+    A rank's own part and that of the ranks that share its core follow from the lines' slopes.
+    """
+    lines = []
+    for run in runs:
+        if run.before_seconds is None or len(np.unique(run.bytes)) < 3:
+            continue
+        chosen = np.random.default_rng(0).permutation(len(run.bytes))[:MOST_COPIES]
+        x, y = run.bytes[chosen], run.before_seconds[chosen]
+        first, second = np.nonzero(x[:, None] > x)
+        slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
+        lines.append((max(1.0, run.ranks_per_core) - 1, max(0.0, float(np.median(y - slope * x))), slope))
+    if not lines:
         return Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
-    slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
-    return Handling(max(0.0, float(np.median(y - slope * x))), slope)
+    rest, seconds, slopes = np.array(lines).T
+    weights = 1 / np.maximum(slopes, np.finfo(float).tiny ** 0.5)  # errors count relative to each slope
+    expected = OTHERS_WEIGHT * float(weights.mean()) * np.array([-OTHERS, 1.0])
+    rows = np.concatenate([np.stack([weights, rest * weights], axis=1), [expected]])
+    own, of_others = optimize.nnls(rows, np.append(slopes * weights, 0.0))[0]
+    others = float(of_others / own) if own else OTHERS
+    return Handling(float(np.mean(seconds / (1 + others * rest))), float(own), others)
 
 
 def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:

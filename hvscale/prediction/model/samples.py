@@ -41,8 +41,9 @@ class Samples:
     """All-reduces on one number of ranks: arrays of one length, and the agreements' seconds.
 
     `seconds`: from the last rank's call to the last rank's return. `idle_seconds`: from the end of
-    the message before. `before_seconds`: from the end of the agreement or message before, in which
-    Horovod copies into the fusion buffer; None if unknown. `ranks_per_core`: above 1 where ranks
+    the message before. `agreements`: of those that no message follows, if there are any.
+    `before_seconds`: from the end of the agreement or message before, in which Horovod copies into
+    the fusion buffer; None if unknown. `ranks_per_core`: above 1 where ranks
     share cores. `bytes_per_second`: of a node's link, None if it is not limited. `algorithm`: that
     the run asked for, None for the library's own choice.
     """
@@ -101,8 +102,14 @@ def run_samples(run: RunFolder) -> Samples | None:
         return None
     seconds = (end - last_start)[order] / 1e9
     is_data = ~is_small[order]
-    agreements = seconds[~is_data]
-    before: NDArray[np.float64] | None = np.diff(end[order], prepend=end[order][:1]) / 1e9 - seconds
+    # Ranks whose core others share return late from an agreement that a message follows: the others
+    # already copy. So this time is part of what precedes the message.
+    is_followed = ~is_data & np.append(is_data[1:], False)
+    is_alone = ~is_data & ~is_followed if (~is_data & ~is_followed).any() else ~is_data
+    agreements = seconds[is_alone]
+    agreed = last_start[order] + (round(1e9 * float(agreements.mean())) if len(agreements) else 0)
+    ended = np.where(is_followed, np.minimum(agreed, end[order]), end[order])
+    before: NDArray[np.float64] | None = (last_start[order] - np.append(end[order][:1], ended[:-1])) / 1e9
     if recording.ranks_per_event > 1:
         before = None
         if len(agreements):

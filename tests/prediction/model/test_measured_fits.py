@@ -397,25 +397,38 @@ def handling(before: Floats | None, sizes: Floats, **changes: Any) -> Handling:
 def test_handling_is_the_line_of_the_times_before_messages() -> None:
     sizes = np.array([1e5, 1e5, 1e6, 3e6])
     line = 40e-6 + 2e-10 * sizes
-    assert handling(line, sizes) == pytest.approx((40e-6, 2e-10))
-    # Ranks that share a core do it at the same time.
-    assert handling(line, sizes, ranks_per_core=2.0) == pytest.approx((20e-6, 1e-10))
-    assert handling(line, sizes, ranks_per_core=0.5) == pytest.approx((40e-6, 2e-10))
+    assert handling(line, sizes) == pytest.approx((40e-6, 2e-10, 2))
+    # The other rank of the core is expected to do twice as much meanwhile.
+    assert handling(line, sizes, ranks_per_core=2.0) == pytest.approx((40e-6 / 3, 2e-10 / 3, 2))
+    assert handling(line, sizes, ranks_per_core=0.5) == pytest.approx((40e-6, 2e-10, 2))
     # One message in four that takes longer changes nothing.
-    assert handling(line + np.array([0, 0, 1, 0]), sizes) == pytest.approx((40e-6, 2e-10))
+    assert handling(line + np.array([0, 0, 1, 0]), sizes) == pytest.approx((40e-6, 2e-10, 2))
+
+
+def test_runs_of_several_crowdings_say_what_the_other_ranks_of_a_core_add() -> None:
+    """Three times a rank's own copies for each other rank, but the prior of two counts as well."""
+    sizes, seconds = np.array([1e5, 1e6, 3e6]), np.full(3, 1e-3)
+    runs = [
+        measured(4, sizes, seconds, ranks_per_core=per_core, before_seconds=(3 * per_core - 2) * 2e-10 * sizes)
+        for per_core in (1.0, 2.0, 4.0)
+    ]
+    found = fit_costs(runs, 1).handling
+    assert found.seconds_per_byte == pytest.approx(2e-10, rel=0.05)
+    assert found.others == pytest.approx(3, rel=0.05)
+    assert found.others < 3
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:
     sizes = np.array([1e5, 1e6, 3e6])
-    assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0))
-    assert handling(-1e-3 + 2e-9 * sizes, sizes) == pytest.approx((0, 2e-9))
+    assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0, 2))
+    assert handling(-1e-3 + 2e-9 * sizes, sizes) == pytest.approx((0, 2e-9, 2))
 
 
 def test_two_sizes_do_not_show_a_line() -> None:
     """One core copies 8 GB/s then."""
     sizes = np.array([1e5, 1e6, 1e6])
-    assert handling(40e-6 + 2e-10 * sizes, sizes) == pytest.approx((0, 1.25e-10))
-    assert handling(None, np.array([1e5, 1e6, 3e6])) == pytest.approx((0, 1.25e-10))
+    assert handling(40e-6 + 2e-10 * sizes, sizes) == pytest.approx((0, 1.25e-10, 2))
+    assert handling(None, np.array([1e5, 1e6, 3e6])) == pytest.approx((0, 1.25e-10, 2))
 
 
 def test_a_sample_of_many_times_gives_the_same_line_again() -> None:
