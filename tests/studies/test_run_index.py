@@ -22,8 +22,8 @@ from hvscale.core.errors import RequestError
 from hvscale.core.folder_lock import FolderLock
 from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
-from hvscale.profiling.read.counters import COUNTERS
-from hvscale.profiling.read.profile_file import NO_COMMUNICATOR, STEP
+from hvscale.profiling.read.counters import COUNTER, COUNTERS
+from hvscale.profiling.read.profile_file import COUNTERS_START, NO_COMMUNICATOR, STEP
 from hvscale.studies.run_index import communication
 from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
@@ -357,6 +357,23 @@ def test_the_share_reads_every_counter(hvscale: Run, make_run: MakeRun) -> None:
     (run / "hvprof/rank-00000.hvp").write_bytes(head(COUNTERS, 2, 0, signed(made)) + made[-2:].tobytes())
     (entry,) = listed(hvscale)
     assert entry["communication_share"] == pytest.approx(COUNTERS * 1e-3 / SECONDS)
+
+
+def test_the_share_counts_what_was_counted_on_a_full_disk(make_run: MakeRun) -> None:
+    """A process then goes on with the last counters, one per operation."""
+    run = make_run("a", np=1)
+    made = records(40)
+    content = bytearray(head(40, 2, 0, made) + made[-2:].tobytes())
+    folder, profile = RunFolder.open(run), run / "hvprof/rank-00000.hvp"
+    profile.write_bytes(content)
+    expected = communication.communication_share(folder, folder.read(), 0.0)
+    counters = np.frombuffer(content, COUNTER, COUNTERS, COUNTERS_START)
+    last = np.flatnonzero(counters["key"])[-1]
+    counters[COUNTERS - 50] = counters[last]
+    counters[last] = np.zeros(1, COUNTER)
+    profile.write_bytes(content)
+    assert expected
+    assert communication.communication_share(folder, folder.read(), 0.0) == pytest.approx(expected)
 
 
 def test_a_counter_that_was_torn_while_it_was_read_is_read_again(

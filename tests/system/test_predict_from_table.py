@@ -1,6 +1,7 @@
 """`hvscale predict --from-table`, and predictions of jobs over Gloo."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -98,8 +99,9 @@ def test_a_table_of_another_library_replaces_the_jobs_messages(
     assert done.returncode == 0, done.stderr
     document = predicted(done)
     assert any("job: another library or link" in text for text in document.warnings)
-    larger = "messages of up to 156 KiB are predicted from measured ones of up to 64 KiB, which widens the intervals"
-    assert any(text.startswith(larger) for text in document.warnings)
+    # How many of the four gradients are ever sent together depends on when they were ready.
+    larger = r"messages of up to (78|117|156) KiB are predicted from measured ones of up to 64 KiB, which widens the int"
+    assert any(re.match(larger, text) for text in document.warnings)
     assert [row.source for row in document.rows] == ["predicted", "predicted"]
 
 

@@ -53,7 +53,6 @@ def _seconds_in_collectives(path: Path) -> tuple[int, float]:
     """The rank that wrote a profile, and its time in collectives."""
     with open_regular(path) as stream:
         header = read_header(path, stream)
-        stream.seek(COUNTERS_START)
         used = _used_counters(stream)
         read_torn_again(stream.fileno(), COUNTERS_START, used)
         counters, _ = intact_counters(used)
@@ -63,15 +62,22 @@ def _seconds_in_collectives(path: Path) -> tuple[int, float]:
 
 
 def _used_counters(stream: IO[bytes]) -> NDArray[Any]:
-    """The counters up to the first unused one; all if any of the shared ones may be in use."""
-    blocks: list[NDArray[Any]] = []
-    read = 0
-    while read < COUNTERS:
-        wanted = BLOCK if read < FIRST_SHARED else COUNTERS - read
-        raw = stream.read(wanted * COUNTER.itemsize)
+    """All counters, of which those that are surely unused are not read.
+
+    On a full disk a process begins the shared ones before the others are all in use.
+    """
+    counters = np.zeros(COUNTERS, COUNTER)
+
+    def read(first: int, count: int) -> NDArray[Any]:
+        stream.seek(COUNTERS_START + first * COUNTER.itemsize)
+        raw = stream.read(count * COUNTER.itemsize)
         block = np.frombuffer(raw, COUNTER, count=len(raw) // COUNTER.itemsize)
-        blocks.append(block)
-        read += len(block)
-        if len(block) < wanted or (read <= FIRST_SHARED and block["key"][-1] == 0):
+        counters[first : first + len(block)] = block
+        return block
+
+    for first in range(0, FIRST_SHARED, BLOCK):
+        block = read(first, BLOCK)
+        if len(block) < BLOCK or block["key"][-1] == 0:
             break
-    return np.concatenate(blocks)
+    read(FIRST_SHARED, COUNTERS - FIRST_SHARED)
+    return counters
