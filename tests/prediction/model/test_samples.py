@@ -1,0 +1,38 @@
+"""What counts as an agreement, and what as Horovod's work before a message, in MPI profiles."""
+
+from pathlib import Path
+
+import pytest
+
+from hvscale.prediction.model.samples import run_samples
+from tests.prediction.model.test_over_nccl import MIB, MpiCall, write_mpi_profile
+from tests.prediction.model.test_slowed_computing_runs import make_run
+
+MESSAGE, NEXT_MESSAGE = 4 * MIB, 2 * MIB
+
+
+def test_a_late_return_from_an_agreement_belongs_to_the_message_that_follows(tmp_path: Path) -> None:
+    """Rank 1 returns after 6 ms, while rank 0 copies on its core; alone an agreement takes 1 ms."""
+    run = make_run(tmp_path / "job", 2)
+    of_both = [MpiCall(10, 1)]
+    calls = [
+        [*of_both, MpiCall(20, 1), MpiCall(22, 15, MESSAGE, False), MpiCall(40, 10, NEXT_MESSAGE, False)],
+        [*of_both, MpiCall(20, 6), MpiCall(27, 10, MESSAGE, False), MpiCall(41, 9, NEXT_MESSAGE, False)],
+    ]
+    for rank, of_rank in enumerate(calls):
+        write_mpi_profile(run, rank, of_rank, ())
+    found = run_samples(run)
+    assert found is not None
+    assert found.before_seconds is not None
+    assert found.agreements.tolist() == pytest.approx([0.001])
+    before = dict(zip(found.bytes.tolist(), found.before_seconds.tolist(), strict=True))
+    assert before == pytest.approx({MESSAGE: 0.006, NEXT_MESSAGE: 0.004})
+
+
+def test_agreements_that_are_all_followed_by_messages_still_count(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "job", 2)
+    for rank in range(2):
+        write_mpi_profile(run, rank, [MpiCall(20, 2), MpiCall(25, 9, MESSAGE, False)], ())
+    found = run_samples(run)
+    assert found is not None
+    assert found.agreements.tolist() == pytest.approx([0.002])
