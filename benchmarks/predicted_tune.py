@@ -24,7 +24,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.prediction.model.job import read_job
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
-from hvscale.prediction.tuning.search import Model, Settings, measured_costs
+from hvscale.prediction.tuning.search import Model, Settings, measured_costs, shared_cores
 from hvscale.prediction.tuning.study import PredictedTune
 from hvscale.studies.comparison.settings import SettingsComparison
 
@@ -80,8 +80,10 @@ def predictions(options: argparse.Namespace, files: dict[Path, dict[str, str]]) 
     runs = [RunFolder.open(path) for path in options.profiled]
     costs = measured_costs(runs, "openmpi", bits_per_second(options.link) / 8, "hvscale profile")
     job = read_job(RunFolder.open(options.recorded))
-    model = Model(job.replayed(options.nodes, options.steps), costs, options.nodes, costs.cores)
     recorded = PredictedSettings(recorded_settings(job.settings))
+    samples = [one for measured in costs.samples.values() for one in measured]
+    cores = shared_cores(samples, options.nodes, on_this_machine=True)  # nodes are network namespaces
+    model = Model(job.replayed(options.nodes, options.steps), costs, options.nodes, cores)
     found = {}
     for path, settings in files.items():
         horovod = apply(recorded, [f"{knob}={text}" for knob, text in settings.items()]).horovod
