@@ -13,6 +13,7 @@ import socket
 import stat
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -120,6 +121,13 @@ def make_folder(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of the folders that are empty, in this order."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def make_own_folder(path: Path) -> None:

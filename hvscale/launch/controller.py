@@ -4,15 +4,16 @@ import os
 import platform
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from hvscale.core.errors import HvscaleError, RequestError
+from hvscale.core.folder_lock import remove_empty
 from hvscale.core.host import describe_host
 from hvscale.core.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
 from hvscale.launch import effective_settings, flavours, placements
@@ -65,25 +66,26 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     run = RunFolder.create((options.run or default_run_path(command)).absolute())
     built_with: Future[list[str]] = Future()  # asked meanwhile, because it takes as long as a start
     programs.start_thread(lambda: library.transports or flavour.transports(library, passed), built_with)
-    record = RunRecord(
-        command=command,
-        np=options.np,
-        launch=options.recorded().model_dump(mode="json"),
-        placement=place.name,
-        library=library,
-        library_devices_variable=devices_variable,
-        environment_passed=sorted(passed),
-        versions=versions(),
-        host=describe_host(),
-        working_directory=str(Path.cwd()),
-        started_at=datetime.now(UTC),
-    )
-    add_rank_environment(run, record, passed, options, flavour, hooks)
-    launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
-    settings_reports = effective_settings.SettingsReports(launched, flavour.settings_reader)
-    record.rank_environment |= settings_reports.variables()
+    with removed_if_refused(run):
+        record = RunRecord(
+            command=command,
+            np=options.np,
+            launch=options.recorded().model_dump(mode="json"),
+            placement=place.name,
+            library=library,
+            library_devices_variable=devices_variable,
+            environment_passed=sorted(passed),
+            versions=versions(),
+            host=describe_host(),
+            working_directory=str(Path.cwd()),
+            started_at=datetime.now(UTC),
+        )
+        add_rank_environment(run, record, passed, options, flavour, hooks)
+        launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
+        settings_reports = effective_settings.SettingsReports(launched, flavour.settings_reader, options.np)
+        record.rank_environment |= settings_reports.variables()
+        run.begin(record)
     request = placements.PlacementRequest(options.np, command, run.path, passed, library, options.placement)
-    run.begin(record)
     with run.at_work(record), processes.adopt_orphans(), catch_signals() as caught, ExitStack() as stack:
         stack.callback(report_problems, record, run, request, hooks.warn)
         nodes = prepare_nodes(place, request, record, run, stack, caught, hooks)
@@ -99,6 +101,20 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
     if caught:  # also a signal that came after the job's end: a study must not start its next job
         raise RunInterruptedError(caught[0], run)
     return run
+
+
+@contextmanager
+def removed_if_refused(run: RunFolder) -> Iterator[None]:
+    """Context: an error unlocks the run's folder and removes it unless files are in it.
+
+    No run began, so it would be the folder of an unreadable one.
+    """
+    try:
+        yield
+    except BaseException:
+        remove_empty((run.hvprof, run.logs, run.ranks, run.path / effective_settings.FOLDER))
+        run.unlock()
+        raise
 
 
 def passed_environment(command: list[str], options: LaunchOptions, flavour: flavours.Flavour) -> dict[str, str]:
@@ -143,7 +159,6 @@ def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchH
         )
     run = RunFolder((options.run or default_run_path(command)).absolute())
     script = _slurm_job.job_script("profile" if hooks.instrument else "launch", command, options, run.path)
-    _slurm_job.prepare_folder(run)
     with catch_signals() as caught:
         try:
             number = _slurm_job.submit(script, run)

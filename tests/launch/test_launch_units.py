@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hvscale.launch import environment, flavours, placements
 from hvscale.launch.cleanup import leftovers, ownership
 from hvscale.launch.containers import engine, image, mounts
 from hvscale.launch.controller import early_warnings
+from hvscale.launch.effective_settings import LaunchedJob, SettingsReports, ucx
 from hvscale.launch.flavours import mpich, mvapich2, openmpi
 from hvscale.launch.job import Job, Node, Nodes
 from hvscale.launch.mpi import build_record, mpi_library, reported_library
@@ -35,7 +37,7 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import _slurm_job, netns, ssh
 from hvscale.launch.rank_side import remote_start
-from hvscale.launch.supervision import init_marker, outcome, programs
+from hvscale.launch.supervision import init_marker, job_supervisor, outcome, programs
 from hvscale.launch.supervision.interrupts import InterruptedWaitError
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
@@ -293,7 +295,8 @@ def test_programs_of_an_agent_do_not_inherit_ignored_signals() -> None:
         agent.stdin.write(command + "\n")
         agent.stdin.flush()  # closing stdin would kill the program
         ignored = int(agent.stdout.read().split()[1], 16)
-    assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
+    known = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1)
+    assert [number for number in known if ignored >> (number - 1) & 1] == []
 
 
 class LockTakenByASignal:
@@ -345,7 +348,7 @@ def test_signals_can_be_caught_although_a_preloaded_library_handles_sighup(tmp_p
     "start",
     [
         lambda folder: programs.call(["sbatch"]),
-        lambda folder: _slurm_job.submit("#!/bin/sh\n", RunFolder.create(folder / "run")),
+        lambda folder: _slurm_job.submit("#!/bin/sh\n", RunFolder(folder / "run")),
     ],
     ids=["call", "submit"],
 )
@@ -381,7 +384,7 @@ def test_a_job_script_reaches_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat > {tmp_path}/submitted\necho '7;cluster'\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert _slurm_job.submit("#!/bin/sh\nexec true\n", RunFolder.create(tmp_path / "run")) == "7"
+    assert _slurm_job.submit("#!/bin/sh\nexec true\n", RunFolder(tmp_path / "run")) == "7"
     assert (tmp_path / "submitted").read_text() == "#!/bin/sh\nexec true\n"
 
 
@@ -563,6 +566,45 @@ def a_record(np: int) -> RunRecord:
 def test_signals_without_a_name_have_a_number() -> None:
     assert outcome.describe_exit(-signal.SIGKILL) == "was killed by SIGKILL"
     assert outcome.describe_exit(-35) == "was killed by signal 35"
+
+
+def test_a_launcher_s_end_is_seen_with_more_than_1024_open_files() -> None:
+    """As in a job of 500 ranks that each have an agent."""
+    _, most = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 2048 and most != resource.RLIM_INFINITY:
+        pytest.skip("ulimit -H -n is too low")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, most))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1024):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        process = subprocess.Popen(["true"])
+        job_supervisor.wait_for_launcher_end([process], 60)
+        assert process.poll() == 0
+
+
+def test_a_library_that_does_not_report_its_settings_is_asked_once(tmp_path: Path) -> None:
+    library = create_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast")  # without the tools interface
+    job = LaunchedJob(RunFolder(tmp_path / "run"), library, ["true"], {"MPIR_CVAR_ENABLE_GPU": "1"})
+    reports = SettingsReports(job, mpich.ControlVariables(), np=1)
+    (reported,) = reports.new()
+    assert (reported.library, reported.settings, reported.not_applied) == ("MPICH 4.0.2", {}, {})
+    assert list(reports.new(ended=True)) == []
+
+
+def test_unknown_variables_are_found_in_the_lines_that_a_rank_s_log_has_gained(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    variables = {"UCX_FIRST": "1", "UCX_SECOND": "1"}
+    job = LaunchedJob(run, Library(flavour="openmpi", version="5"), ["true"], variables)
+    warning = "UCX  WARN  unused environment variable: "
+    first, reader = f"{warning}UCX_FIRST\n", ucx.UCX()
+    run.log(0).write_text(f"{'.' * (len(first) - 1)}\n{warning}UCX_SE")
+    assert reader.read(job, ended=False) is None
+    run.log(0).write_text(f"{first}{warning}UCX_SECOND\n")  # the first line is not read again
+    found = reader.read(job, ended=False)
+    assert found is not None
+    assert found.not_applied == {"UCX_SECOND": "UCX has no such variable"}
 
 
 def test_a_run_folder_that_its_command_removed_has_no_reports(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def test_mpich_reports_settings(hvscale: Run, program: Callable[[str], Path], tm
         "MPIR_CVAR_BCAST_SHORT_MSG_SIZE": "4096",
         "MPIR_CVAR_ENABLE_GPU": "1",
         "MPIR_CVAR_NONSENSE": "1",
+        # MPICH and UCX print to stdout then.
+        "MPIR_CVAR_DEBUG_SUMMARY": "1",
+        "UCX_LOG_LEVEL": "info",
     }
     options = [word for name, value in requested.items() for word in ("--env", f"{name}={value}")]
     reported, shown = start(hvscale, program(PROGRAM), tmp_path, "--mpi", "mpich", *options)

@@ -351,6 +351,26 @@ def test_an_invalid_request_is_one_line_and_status_2(hvscale: Run, arguments: li
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["profile", "--env", "HVPROF_JOB_MIB=32G"], "HVPROF_JOB_MIB=32G: give a whole number"),
+        (["profile", "--env", "HVPROF_JOB_MIB=32G", "--run", "job"], "HVPROF_JOB_MIB=32G: give a whole number"),
+        (["launch", "--submit"], "--submit needs sbatch"),
+        (["launch", "--sbatch", "missing/job.sh"], "--sbatch missing/job.sh: No such file"),
+        (["launch", "--sbatch", "missing/job.sh", "--sbatch-option=--array=1", "--run", "job"], "No such file"),
+    ],
+)
+def test_a_refused_request_leaves_no_run_folder(
+    hvscale: Run, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    environment = {"PATH": "/nowhere"} if "--submit" in arguments else {}
+    done = hvscale(*arguments, "--", "/bin/true", **environment)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
+    assert [*tmp_path.glob("runs/*"), *tmp_path.glob("job")] == []
+
+
 def test_an_existing_run_is_not_overwritten(hvscale: Run, tmp_path: Path) -> None:
     assert hvscale("launch", "--run", "job", "--", "true").returncode == 0
     before = (tmp_path / "job/run.json").read_bytes()

@@ -105,6 +105,21 @@ def test_more_ranks_than_the_allocation_is_an_error(tmp_path: Path) -> None:
     assert "hvscale: -np 4, but the allocation has 2 tasks: request more (`-n 4`), or use fewer ranks" in done.stderr
 
 
+def test_inside_a_step_the_ranks_use_all_nodes_of_the_allocation(tmp_path: Path) -> None:
+    """srun shows a program the tasks of its step instead of the job's."""
+    step = ("srun", "--nodes=1", "--ntasks=1", PROGRAMS / "hvscale")
+    options = ("launch", "-np", "2", "--mpi", "gloo", "--placement", "slurm", "--run", "job")
+    done = subprocess.run(
+        ["salloc", "--quiet", "--ntasks=2", "--nodes=2", *step, *options, "--", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [node["name"] for node in run_json(tmp_path / "job")["nodes"]] == ["n1", "n2"]
+
+
 def test_outside_an_allocation_the_error_lists_the_options(hvscale: Run) -> None:
     done = hvscale("launch", "-np", 2, "--placement", "slurm", "--", "true")
     assert done.returncode == 2
@@ -185,6 +200,39 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     launcher.communicate(timeout=90)
     assert launcher.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
+
+
+def test_ctrl_c_cancels_a_pending_job(tmp_path: Path) -> None:
+    """It has no launcher yet, and Slurm would refuse to signal it."""
+    submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
+    launcher = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE)
+    wait_until(lambda: len(queue()) == 1, 60)
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=40)
+    assert launcher.returncode == 128 + signal.SIGINT
+    assert queue() == []
+
+
+@pytest.mark.parametrize("batch", [("--batch",), ()], ids=["to-hvscale", "to-the-steps"])
+def test_a_job_whose_ranks_save_on_sigusr1_exits_with_75(tmp_path: Path, batch: tuple[str, ...]) -> None:
+    """sbatch's option --signal sends the signal to the script with `B:`, otherwise to the steps."""
+    options = ("-np", "2", "--mpi", "gloo", "--submit", "--nodes", "2", "--run", "job")
+    script = "trap 'sleep 1; exit 75' USR1; echo ready; while :; do sleep 0.1; done"
+    launcher = subprocess.Popen(
+        [PROGRAMS / "hvscale", "launch", *options, "--", "sh", "-c", script],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    (job,) = (line.split()[0] for line in queue())
+    subprocess.run(["scancel", "--signal=USR1", *batch, job], check=True)
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75, stderr
+    record = run_json(tmp_path / "job")
+    assert (record["state"], record["exit_status"]) == ("interrupted", 75)
 
 
 def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ its `settings_reader`, in the flavour's file.
 
 import time
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ from hvscale.core.registry import Registry
 from hvscale.core.run_folder import Library, ReportedSettings, RunFolder
 
 FOLDER = "settings-reports"  # of a run
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LOOK_SECONDS_PER_RANK = 1.0, 0.004  # a look may open every rank's log
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,16 @@ def register(name: str, reader: SettingsReader) -> None:
 
 
 class SettingsReports:
-    """Asks a job's libraries for their settings and collects the reports.
+    """Asks the libraries of a job of `np` ranks for their settings and collects the reports.
 
     `own`: the reader of the job's flavour.
     """
 
-    def __init__(self, job: LaunchedJob, own: SettingsReader | None) -> None:
+    def __init__(self, job: LaunchedJob, own: SettingsReader | None, np: int) -> None:
         self._job = job
-        self._silent = [*([own] if own is not None else []), *READERS.all().values()]
+        # Copies, because a reader may keep what it has read of the job.
+        self._silent = deepcopy([*([own] if own is not None else []), *READERS.all().values()])
+        self._look_seconds = max(LOOK_SECONDS, LOOK_SECONDS_PER_RANK * np)
         self._look_at = 0.0
 
     def variables(self) -> dict[str, str]:
@@ -82,12 +85,12 @@ class SettingsReports:
     def new(self, ended: bool = False) -> Iterator[ReportedSettings]:
         """The reports since the last call.
 
-        Looks once a second, and once more when the job has ended.
+        Looks about once a second, in large jobs less often, and once more when the job has ended.
         """
         now = time.monotonic()
         if now < self._look_at and not ended:
             return
-        self._look_at = now + LOOK_SECONDS
+        self._look_at = now + self._look_seconds
         for reader in list(self._silent):
             reported = reader.read(self._job, ended)
             if reported is not None:

@@ -26,7 +26,9 @@ OLDEST_RELEASE = 4
 PREFIX = "MPIR_CVAR_"
 # The handles in MPICH's ABI of the types of its control variables, and their ctypes.
 ASK_LIBRARY = """
-import ctypes, json, sys
+import ctypes, json, os, sys
+answer = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # MPICH and UCX print to stdout, too
 types = {0x4c000405: ctypes.c_int, 0x4c000406: ctypes.c_uint, 0x4c000808: ctypes.c_ulong, 0x4c000819: ctypes.c_ulonglong,
          0x4c00080b: ctypes.c_double}
 mpi = ctypes.CDLL(sys.argv[1])
@@ -51,7 +53,7 @@ for index in range(count.value):
         text = ctypes.create_string_buffer(max(items.value, 1) + 4096)
         mpi.MPI_T_cvar_read(handle, text)
         found[name.value.decode()] = text.value.decode(errors="replace")
-print(json.dumps(found), flush=True)
+print(json.dumps(found), file=answer, flush=True)
 mpi.MPI_Finalize()
 """
 ASK_SECONDS = 30
@@ -66,22 +68,33 @@ class ControlVariables:
 
     def read(self, job: LaunchedJob, ended: bool) -> ReportedSettings | None:
         requested = job.variables_with_prefix(PREFIX)
-        library = mpi_library.library_of_launcher(Path(job.library.launcher or "/"), hydra.SONAME, job.environment)
-        if not requested or library is None:
+        if not requested:
             return None
-        command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
-        # One process needs no network, and other interfaces may vanish while MPI starts.
-        environment = {**variables_on_one_host(job.environment, "lo"), **job.environment}
-        try:
-            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ASK_SECONDS)
-            values: dict[str, str] = json.loads(result.stdout)
-        except (OSError, subprocess.SubprocessError, ValueError):
-            return None
+        # Without an answer nothing is reported: to ask again would disturb the ranks.
+        used = control_variables(job)
         not_applied = {
-            name: why for name, value in requested.items() if (why := mismatch(value, values.get(name))) is not None
+            name: why
+            for name, value in requested.items()
+            if used and (why := mismatch(value, used.get(name))) is not None
         }
-        settings = {name: values[name] for name in requested if values.get(name)}
+        settings = {name: used[name] for name in requested if used.get(name)}
         return ReportedSettings(library=f"MPICH {job.library.version}", settings=settings, not_applied=not_applied)
+
+
+def control_variables(job: LaunchedJob) -> dict[str, str]:
+    """The control variables of the job's MPICH, by name; empty if it does not answer."""
+    library = mpi_library.library_of_launcher(Path(job.library.launcher or "/"), hydra.SONAME, job.environment)
+    if library is None:
+        return {}
+    command = [sys.executable, "-I", "-S", "-c", ASK_LIBRARY, str(library)]
+    # One process needs no network, and other interfaces may vanish while MPI starts.
+    environment = {**variables_on_one_host(job.environment, "lo"), **job.environment}
+    try:
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ASK_SECONDS)
+        values: dict[str, str] = json.loads(result.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
+    return values
 
 
 def mismatch(requested: str, used: str | None) -> str | None:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hvscale.core.errors import RankFailedError, RequestError
-from hvscale.core.folder_lock import FolderLock
+from hvscale.core.folder_lock import FolderLock, remove_empty
 from hvscale.core.run_folder import RunFolder, cannot_write, default_run_path
 from hvscale.launch.environment import env_variables, has_public_value
 from hvscale.launch.options import LaunchOptions
@@ -30,8 +30,9 @@ CANCEL_SECONDS = 60
 # What squeue prints if slurmctld does not run or does not answer; jobs continue without it.
 NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
 NO_ANSWER = "no answer"
-# The states of a job that has not ended.
-UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", NO_ANSWER)
+# The states of a job that has no launcher yet, and of one that has not ended.
+NOT_STARTED = ("PENDING", "CONFIGURING", "REQUEUED")
+UNFINISHED = (*NOT_STARTED, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", NO_ANSWER)
 
 
 def is_array(options: PlacementOptions) -> bool:
@@ -106,7 +107,11 @@ def write_job_script(verb: str, command: list[str], options: LaunchOptions) -> s
     else:
         prepare_folder(run)
         folder = f"its run folder is {run.path}"
-    job_script(verb, command, options, run.path)
+    try:
+        job_script(verb, command, options, run.path)
+    except RequestError:
+        remove_unused(run)
+        raise
     path = options.placement.sbatch
     return f"job script: {path}; `sbatch {shlex.quote(str(path))}` submits it, {folder}"
 
@@ -123,11 +128,12 @@ def write_script(path: Path, text: str, private: bool) -> None:
 
 
 def submit(text: str, run: RunFolder) -> str:
-    """Submit the script; return the job's id.
+    """Create the run's folder and submit the script; return the job's id.
 
     Raises RequestError with sbatch's message, or if the folder already has a job.
     """
     require("sbatch", "slurm-client", "--submit")
+    prepare_folder(run)
     log = run.logs / "slurm.log"
     try:
         log.touch(exist_ok=False)
@@ -145,9 +151,7 @@ def submit(text: str, run: RunFolder) -> str:
         )
     if done.returncode:
         log.unlink(missing_ok=True)
-        with suppress(OSError):  # no run was started, so its empty folder would be an unreadable one
-            for folder in (run.hvprof, run.logs, run.ranks, run.path):
-                folder.rmdir()
+        remove_unused(run)
         message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RequestError(f"Slurm rejected the job: {message.removeprefix('sbatch: error: ')}")
     return done.stdout.strip().partition(";")[0]
@@ -194,11 +198,14 @@ def is_unfinished(job: str) -> bool:
 
 
 def cancel(job: str) -> None:
-    """Let the job's launcher end its ranks and close the run's record, and wait for it."""
-    call(["scancel", "--batch", "--signal=TERM", job])
-    deadline = time.monotonic() + CANCEL_SECONDS
-    while state_of(job) in UNFINISHED and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+    """Cancel the job; if its launcher runs, it ends the ranks and closes the run's record first."""
+    # Slurm refuses to signal a job that has not started, and scancel retries for a minute and more.
+    if state_of(job) not in NOT_STARTED:
+        with suppress(RequestError):  # it is cancelled below
+            call(["scancel", "--batch", "--signal=TERM", job])
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while state_of(job) in UNFINISHED and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
     if state_of(job) in UNFINISHED:
         call(["scancel", job])
 
@@ -215,7 +222,8 @@ def check_outcome(job: str, run: RunFolder) -> None:
         raise RequestError(f"Slurm job {job}: {launcher_message(log)}")
     if record.failed_rank is not None:
         own = run.log(record.failed_rank)
-        raise RankFailedError(f"Slurm job {job}: {launcher_message(log)}", last_lines(own))
+        status = record.exit_status or RankFailedError.exit_status
+        raise RankFailedError(f"Slurm job {job}: {launcher_message(log)}", last_lines(own), status)
     raise RankFailedError(f"Slurm job {job} ended while its run was {record.state}; see {log}", last_lines(log))
 
 
@@ -232,6 +240,11 @@ def prepare_folder(run: RunFolder) -> None:
     The job locks the folder when it runs.
     """
     RunFolder.create(run.path).unlock()
+
+
+def remove_unused(run: RunFolder) -> None:
+    """Remove the folder if it is empty: no run was started, and it would be an unreadable one."""
+    remove_empty((run.hvprof, run.logs, run.ranks, run.path))
 
 
 def prepare_array_folder(run: RunFolder) -> None:

@@ -19,8 +19,7 @@ from hvscale.launch.rank_side import node_probe
 from hvscale.launch.supervision import programs
 from hvscale.launch.supervision.programs import call, require
 
-# "2(x3),1": two tasks on each of three nodes, one on the fourth.
-TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 NODE_ADDRESS = re.compile(r"NodeAddr=(\S+)")
 JOB = re.compile(r"[0-9]+(?:_[0-9]+)?")
 STATE_SECONDS = 15.0
@@ -58,8 +57,10 @@ class Slurm(Placement):
             )
         variable("SLURM_JOB_NODELIST")
         if sum(tasks_per_node()) < np:
+            outside = ", or start hvscale outside `srun`" if "SLURM_STEP_ID" in os.environ else ""
             raise RequestError(
                 f"-np {np}, but the allocation has {sum(tasks_per_node())} tasks: request more (`-n {np}`), or use fewer ranks"
+                f"{outside}"
             )
         check_job_options(options, np)
 
@@ -120,9 +121,19 @@ def variable(name: str) -> str:
 
 
 def tasks_per_node() -> list[int]:
-    """The number of ranks that each node of the allocation can take, in Slurm's order."""
-    text = os.environ.get("SLURM_TASKS_PER_NODE") or variable("SLURM_JOB_CPUS_PER_NODE")
-    return [int(tasks) for tasks, times in TASKS.findall(text) for _ in range(int(times or 1))]
+    """The number of ranks that each node of the allocation can take, in Slurm's order.
+
+    Inside a step, srun has replaced SLURM_TASKS_PER_NODE by that of the step, which may use fewer
+    nodes.
+    """
+    tasks = counts(os.environ.get("SLURM_TASKS_PER_NODE") or variable("SLURM_JOB_CPUS_PER_NODE"))
+    cpus = counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return cpus if len(cpus) > len(tasks) else tasks
+
+
+def counts(text: str) -> list[int]:
+    """The number for each node; Slurm writes "2(x3),1" for 2, 2, 2 and 1."""
+    return [int(count) for count, times in COUNT.findall(text) for _ in range(int(times or 1))]
 
 
 def ranks_per_node(np: int) -> list[int]:

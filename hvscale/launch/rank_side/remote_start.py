@@ -15,8 +15,8 @@ import socket
 import sys
 
 STATUS_NOT_FOUND = 127
-# Python ignores these two, and an ignored signal stays ignored across exec.
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+# Python ignores the first two, and `main` the third. An ignored signal stays ignored across exec.
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1)
 
 
 def read_request() -> tuple[dict[str, object], bytes]:
@@ -46,7 +46,7 @@ def start(program: list[str], environment: dict[str, str]) -> int:
             program,
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, silence, 0)],
-            setsigdef=IGNORED_BY_PYTHON,
+            setsigdef=IGNORED,
         )
     except OSError as error:
         os.write(2, f"hvscale: cannot start {program[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
@@ -75,6 +75,8 @@ def forward_signals(pid: int, pending: bytes) -> None:
 
 
 def main() -> int:
+    # Slurm sends it to all processes of a step, so the program gets it, too, and may have to save.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     request, pending = read_request()
     change_directory(request["directory"])  # type: ignore[arg-type]
     pid = start(request["program"], request["environment"])  # type: ignore[arg-type]

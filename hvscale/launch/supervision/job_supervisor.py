@@ -289,10 +289,13 @@ def is_running(started: flavours.Processes) -> bool:
 def wait_for_launcher_end(started: flavours.Processes, seconds: float) -> None:
     """Wait until a running launcher ends, at most `seconds`."""
     running: list[int] = []
+    ends = select.poll()  # select.select does not support descriptors above 1023
     try:
         running += (os.pidfd_open(process.pid) for process in started if process.returncode is None)
-        select.select(running, [], [], seconds)
-    except OSError:  # a kernel before 5.3
+        for descriptor in running:
+            ends.register(descriptor, select.POLLIN)
+        ends.poll(seconds * 1000)
+    except OSError:  # a kernel before 5.3, or no descriptor is left
         time.sleep(seconds / 5)
     finally:
         for descriptor in running:
