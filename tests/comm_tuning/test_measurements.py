@@ -14,11 +14,13 @@ from hvscale.comm_tuning.collectives.decide.measurements import (
     Time,
     read_measurements,
 )
-from hvscale.comm_tuning.collectives.document import TuningJob
-from hvscale.comm_tuning.collectives.measure.job import job_options
+from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument, TuningJob
+from hvscale.comm_tuning.collectives.measure.job import JobResults, job_options
+from hvscale.comm_tuning.collectives.measure.request import Checked, RankReport
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
+from tests.comm_tuning.collective_studies import LARGE, SIZES, study
 
 
 @pytest.mark.parametrize(
@@ -97,3 +99,32 @@ def test_a_job_on_all_ranks_has_the_nodes_that_were_asked_for(np: int, asked: in
     job = TuningJob(np=np, operation="allreduce", eager_limit_bytes=None, run="run")
     made = job_options(job, options, {})
     assert (made.np, made.placement.nodes) == (np, nodes)
+
+
+class Silent:
+    """Shows no progress."""
+
+    def job(self, document: TuneCollectivesDocument, job: TuningJob, sizes: list[int]) -> None:
+        pass
+
+    def report(self, report: RankReport) -> None:
+        pass
+
+
+def test_a_wrong_result_of_a_choice_that_only_an_earlier_start_has_measured() -> None:
+    """The table does not use the choice. A later check without wrong elements changes nothing."""
+    document, job = study(), TuningJob(np=4, operation="broadcast", eager_limit_bytes=None, run="run")
+
+    def parts() -> set[int | None]:
+        document.tabulate()
+        assert document.decision is not None
+        return {rule.chunk_bytes for rule in document.decision.table.rule}
+
+    assert LARGE.chunk_bytes in parts()
+    results = JobResults(document, job, Silent(), pytest.fail)
+    for wrong in (3, 0):
+        results.add(Checked(bytes=SIZES[-1], choices=[LARGE], wrong=wrong))
+        results.merge()
+        found = [point for point in document.measurements.points if point.wrong]
+        assert [(one.np, one.bytes, one.choice, one.wrong) for one in found] == [(4, SIZES[-1], LARGE, 3)]
+        assert LARGE.chunk_bytes not in parts()

@@ -269,6 +269,8 @@ def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path)
         (("-np", "2", "-e", "much"), "--max-bytes much: invalid size"),
         (("-np", "2", "--from", "nowhere"), "nowhere"),
         (("-np", "2", "--eager-limits", "some"), "--eager-limits some: invalid size"),
+        (("-np", "2", "--eager-limits", "64"), "--eager-limits 64: openmpi accepts limits of 80 to 2147483647 bytes"),
+        (("-np", "2", "--eager-limits", "1M,2G"), "--eager-limits 1M,2G: openmpi accepts limits of 80 to "),
         (("-np", "2", "-e", "900G"), "more than MPI can count"),
     ],
 )

@@ -68,11 +68,19 @@ def parse_eager_limits(text: str | None, options: LaunchOptions) -> list[int | N
         return [None, DEFAULT_EAGER_LIMIT] if can_be_set and options.placement.name != DEFAULT_PLACEMENT else [None]
     if text == "own":
         return [None]
-    if not can_be_set:
+    if spelling is None or not can_be_set:
         raise RequestError(
             f"--eager-limits {text}: the eager limit of {options.mpi} cannot be set here; remove --eager-limits"
         )
-    return [None, *sorted({parse_size("--eager-limits", word) for word in text.split(",")})]
+    limits = sorted({parse_size("--eager-limits", word) for word in text.split(",")})
+    for limit in limits:
+        try:
+            spelling.values.parse(str(limit))
+        except ValueError as error:
+            raise RequestError(
+                f"--eager-limits {text}: {options.mpi} accepts limits of {spelling.values.accepted} bytes"
+            ) from error
+    return [None, *limits]
 
 
 def sizes_of(

@@ -127,10 +127,14 @@ class JobResults:
                     seconds=seconds,
                 )
                 measurements.points.append(point)
+                points[size, choice] = point
             else:
                 point.seconds += seconds
                 point.starts += 1
-            point.wrong = max(point.wrong, self.wrong.get((size, choice), 0))
+        # A start may check choices that only earlier starts have measured.
+        for key, wrong in self.wrong.items():
+            if key in points:
+                points[key].wrong = max(points[key].wrong, wrong)
         self.seconds, self.wrong = {}, {}
 
 
