@@ -25,6 +25,7 @@ from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
 from hvscale.comm_tuning.tune.outputs.guide import effects_of
 from hvscale.comm_tuning.tune.outputs.output_format import TunedJob
 from hvscale.comm_tuning.tune.search_space import DEFAULT
+from hvscale.comm_tuning.tune.terminal import verdict
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from tests.comm_tuning.studies import study, trial
@@ -238,6 +239,16 @@ def test_rejected_settings_are_named_with_their_runs(tmp_path: Path) -> None:
         rows = {row["kind"]: row for row in csv.DictReader(stream)}
     assert (rows["proof, tuned"]["set cycle_time"], rows["proof, defaults"]["set cycle_time"]) == ("5", "")
     assert "not proven: cycle\\_time=5." in (tmp_path / "guide.md").read_text()
+
+
+def test_settings_that_failed_in_a_pair_of_the_proof_are_not_a_matter_of_chance(tmp_path: Path) -> None:
+    document = study({}, accepted=False, failed_in_proof=[{"cycle_time": "5"}])
+    assert verdict(document) == "keep the defaults: cycle_time=5 failed in the proof"
+    write_outputs(tmp_path, document)
+    guide = (tmp_path / "guide.md").read_text()
+    assert "the best settings of the search failed in the proof" in guide
+    assert "A start with cycle\\_time=5 failed in pair 8." in guide
+    assert "chance" not in guide
 
 
 def test_the_guide_compares_trials_with_the_defaults_before_them(tmp_path: Path) -> None:

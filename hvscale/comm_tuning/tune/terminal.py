@@ -116,13 +116,13 @@ def verdict(document: TuneDocument) -> str:
         return "no proof yet: run the same command with the same --run to resume"
     if proof is None:
         return "keep the defaults: no trial was faster"
+    if proof.settings in document.failed_in_proof:
+        return f"keep the defaults: {settings_text(proof.settings)} failed in the proof"
     found = f"{gain_text(proof.gain)} over {len(proof.pairs)} pairs of fresh starts"
     if document.winner:
         return f"use {settings_text(document.winner)}: {found}"
-    if len(proof.pairs) and proof.gain.low is not None:
-        why = "so they are slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
-        return f"keep the defaults: {settings_text(proof.settings)} gave {found}, {why}"
-    return f"keep the defaults: {settings_text(proof.settings)} failed in the proof"
+    why = "so they are slower" if proof.gain.high is not None and proof.gain.high < 1 else "which may be chance"
+    return f"keep the defaults: {settings_text(proof.settings)} gave {found}, {why}"
 
 
 def gain_text(gain: Estimate) -> str:

@@ -110,6 +110,8 @@ class Guide:
         """The result in one sentence."""
         if self.proof is not None and self.proof.accepted:
             return f"Use these settings: throughput {change(self.proof.gain)} over the defaults"
+        if self.proof is not None and self.proof.settings in self.document.failed_in_proof:
+            return "Keep the defaults: the best settings of the search failed in the proof"
         if self.proof is not None:
             return "Keep the defaults: the best settings of the search are not proven to be faster"
         if self.document.winner == {}:
@@ -119,6 +121,8 @@ class Guide:
     @property
     def why(self) -> str:
         """The evidence for the answer."""
+        if self.proof is not None and self.proof.settings in self.document.failed_in_proof:
+            return f"A start with {words(self.proof.settings)} failed in pair {len(self.proof.pairs) + 1}."
         if self.proof is not None:
             pairs = f"{len(self.proof.pairs)} pairs of fresh starts, defaults and settings interleaved"
             if self.proof.accepted:
