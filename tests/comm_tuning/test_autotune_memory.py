@@ -22,6 +22,7 @@ from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.train import TunedTraining
 from hvscale.core.autotune_result import FOLDER, Fingerprint
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
@@ -65,8 +66,13 @@ def test_settings_are_listed_shown_exported_and_forgotten(folder: Path, tmp_path
     }
     assert "1.20x (1.10 to 1.30)" in run_hvscale(tmp_path, "settings", "list").stdout
     assert "python train.py" in run_hvscale(tmp_path, "settings", "show", names[0][:5]).stdout
+    of_user = ("measurements.csv", "guide.md", "commands.txt", "nccl.conf")
+    (tmp_path / "out").mkdir()
+    for name in of_user:
+        (tmp_path / "out" / name).write_text("mine")
     exported = run_hvscale(tmp_path, "settings", "export", names[1], "--to", "out")
     assert exported.returncode == 0, exported.stderr
+    assert [(tmp_path / "out" / name).read_text() for name in of_user] == ["mine"] * len(of_user)
     assert tomllib.loads((tmp_path / "out/settings.toml").read_text())["set"] == {"allreduce_algorithm": "ring"}
     assert "coll_tuned_allreduce_algorithm = 4" in (tmp_path / "out/openmpi-mca-params.conf").read_text()
     assert run_hvscale(tmp_path, "settings", "forget", names[0]).returncode == 0
@@ -74,6 +80,8 @@ def test_settings_are_listed_shown_exported_and_forgotten(folder: Path, tmp_path
     unknown = run_hvscale(tmp_path, "settings", "show", names[0])
     assert unknown.returncode == 2
     assert len(unknown.stderr.splitlines()) == 1
+    with pytest.raises(RequestError, match=r'^"": unknown name of settings'):
+        memory.recall("", pytest.fail)
 
 
 def test_nothing_remembered_is_one_line(folder: Path, tmp_path: Path) -> None:
@@ -205,6 +213,17 @@ def test_a_training_that_is_shorter_than_its_tuning_keeps_the_result(
     assert json.loads((run.path / FOLDER / "result.json").read_text())["state"] == "not tuned"
     assert capsys.readouterr().err.count("nothing was tuned: the program ended after 4 steps") == 2
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_training_keeps_the_knobs_that_its_ranks_were_started_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.meta_path", [*sys.meta_path])
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2.5")
+    TunedTraining(None)
+    assert RankRequest.parse(os.environ.pop(VARIABLE)).moves.keys() == {"fusion_threshold"}
 
 
 def test_proven_settings_are_not_replaced_by_others(folder: Path, tmp_path: Path) -> None:

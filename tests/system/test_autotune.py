@@ -290,6 +290,59 @@ def test_an_operation_in_flight_keeps_the_settings(tmp_path: Path) -> None:
     assert result_of(tmp_path / "job").switches == 0
 
 
+# Horovod has neither of the functions that read its knobs.
+ANOTHER_HOROVOD = """
+from hvscale.comm_tuning.autotune.rank_side import horovod_knobs
+horovod_knobs.GETTERS = dict.fromkeys(horovod_knobs.GETTERS, "another_name")
+"""
+
+
+BOTH = ("HOROVOD_FUSION_THRESHOLD=65536", "HOROVOD_CYCLE_TIME=2.5")
+
+
+@pytest.mark.parametrize(
+    ("program", "variables", "restarts"),
+    [("", BOTH, True), (ANOTHER_HOROVOD, BOTH[:1], True), ("", ("HOROVOD_FUSION_THRESHOLD=64M", BOTH[1]), False)],
+)
+def test_knobs_of_the_job_itself_stay_as_they_are(
+    tmp_path: Path, plain: Path, program: str, variables: tuple[str, ...], restarts: bool
+) -> None:
+    """Algorithms change, unless Horovod itself has read both knobs: then it cannot start again."""
+    settings = {"allreduce_algorithm": "segmented_ring"}
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), settings, "openmpi")
+    (tmp_path / "program.py").write_text(program + training())
+    tuned(tmp_path, "openmpi", "job", *(word for variable in variables for word in ("--env", variable)))
+    assert (result_of(tmp_path / "job").switches >= 4) == restarts
+    assert ends(tmp_path / "job") == ends(plain)
+
+
+# The ranks have these numbers of steps in the first epoch, and take turns with them.
+EPOCHS = """
+def steps():
+    for epoch in range(4):
+        yield from range({counts}[(hvd.rank() + epoch) % 2])
+        hvd.join()
+for step in steps():"""
+EARLY_JOIN = "the program called hvd.join() before all ranks had ended their warm-up"
+# Horovod then ends a job that hangs.
+STALL = ("--env", "HOROVOD_STALL_CHECK_TIME_SECONDS=60", "--env", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120")
+
+
+@pytest.mark.parametrize(("counts", "is_tuned"), [((1, 7), False), ((9, 4), False), ((14, 20), True)])
+def test_ranks_that_join_after_different_numbers_of_steps(
+    tmp_path: Path, plain: Path, counts: tuple[int, int], is_tuned: bool
+) -> None:
+    """One rank alone greets, begins the search, or ends a block, while the other has joined."""
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    program = training().replace(f"for step in range({STEPS}):", EPOCHS.format(counts=counts))
+    (tmp_path / "program.py").write_text(program)
+    tuned(tmp_path, "openmpi", "job", *STALL)
+    found = result_of(tmp_path / "job")
+    assert (found.reason != EARLY_JOIN) == is_tuned
+    assert (found.switches >= 4) == is_tuned
+    assert len(ends(tmp_path / "job")) == 2
+
+
 # Each rank trains alone, at its own speed.
 OWN_SETS = (
     training(10)
@@ -419,12 +472,16 @@ SEND_WRONG = (
 )
 ADD_ONE = "post = agent.Agent._post; agent.Agent._post = lambda self, tensor, name: post(self, tensor + name.startswith('check'), name)"
 WRONG = "the ranks' sums or broadcasts are wrong; the defaults are in effect"
+HUNG = (
+    "hung for 3 s, so this rank ends: start the job without --autotune, or first remove settings that are remembered "
+    "for it with `hvscale settings forget`"
+)
 
 
 @pytest.mark.parametrize(
     ("fault", "knobs", "status", "expected"),
     [
-        (SLEEP, ALL_KNOBS, 3, "hung for 3 s, so this rank ends"),
+        (SLEEP, ALL_KNOBS, 3, HUNG),
         (ADD_ONE, ALL_KNOBS, 0, WRONG),
         (SEND_WRONG, {"hvscale_broadcast": "two_level"}, 0, WRONG),
     ],
@@ -432,8 +489,10 @@ WRONG = "the ranks' sums or broadcasts are wrong; the defaults are in effect"
 def test_a_change_that_goes_wrong(
     tmp_path: Path, plain: Path, fault: str, knobs: dict[str, str], status: int, expected: str
 ) -> None:
-    """A change that hangs on rank 1 ends the job; wrong numbers bring the defaults back."""
-    remember(tmp_path / "memory", fingerprint(library_of(plain)), knobs, "openmpi")
+    """A change that hangs on rank 1 ends the job. Wrong numbers bring the defaults back, and the
+    remembered settings are forgotten.
+    """
+    file = remember(tmp_path / "memory", fingerprint(library_of(plain)), knobs, "openmpi")
     (tmp_path / "program.py").write_text(training().replace("model =", SABOTAGE % fault, 1))
     done = run_hvscale(
         tmp_path,
@@ -452,6 +511,7 @@ def test_a_change_that_goes_wrong(
         HVSCALE_SETTINGS_DIR=str(tmp_path / "memory"),
     )
     assert done.returncode == status, done.stderr
+    assert file.exists() == bool(status)
     assert expected in (tmp_path / "job/logs/rank-00000.log").read_text()
     if status == 0:
         assert ends(tmp_path / "job") == ends(plain)
@@ -476,7 +536,7 @@ def test_a_change_that_one_rank_refuses(
     tmp_path: Path, plain: Path, step: int, status: int, rank: int, expected: str
 ) -> None:
     """Before the first change all ranks keep the defaults; later rank 1 cannot return to them."""
-    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    file = remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
     (tmp_path / "program.py").write_text(training(extra=END_TOOLS.format(step=step)))
     done = run_hvscale(
         tmp_path,
@@ -485,6 +545,7 @@ def test_a_change_that_one_rank_refuses(
     )
     assert done.returncode == status, done.stderr
     log = (tmp_path / f"job/logs/rank-{rank:05d}.log").read_text()
+    assert file.exists() == bool(status)
     assert log.count("autotune:") == 1, log
     assert expected in log
     if status == 0:

@@ -50,7 +50,9 @@ def show(name: Name, json: Json = False) -> None:
 @app.command()
 def export(
     name: Name,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Write the files to this folder.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Write to this folder, in place of files with the same names.")
+    ],
 ) -> None:
     """Write remembered settings as settings.toml and as files for other launchers.
 

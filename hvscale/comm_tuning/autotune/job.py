@@ -201,7 +201,10 @@ def write_settings(
     settings: dict[str, str],
     gain: Estimate,
 ) -> list[Path]:
-    """Write settings.toml and the files of libraries and launchers; raises RequestError."""
+    """Write settings.toml and the files of libraries and launchers; raises RequestError.
+
+    The folder may hold files of the user: none is removed.
+    """
     document = TuneDocument(
         folder=str(folder),
         state="finished",
@@ -212,7 +215,7 @@ def write_settings(
         proof=Proof(settings=settings, pairs=[], gain=gain, accepted=True),
         winner=settings,
     )
-    return write_outputs(folder, document, without=OF_STUDIES)
+    return write_outputs(folder, document, without=OF_STUDIES, removes_others=False)
 
 
 def summary(result: AutotuneResult) -> str:

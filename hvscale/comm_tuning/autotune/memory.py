@@ -99,6 +99,7 @@ def recall(name: str, warn: Callable[[str], None]) -> RememberedSettings:
     """The settings with this name, or with a unique beginning of it. Raises RequestError."""
     entries = recall_all(warn)
     matches = [entry for entry in entries if entry.name.startswith(name)] if name else []
+    name = name or '""'
     if len(matches) == 1:
         return matches[0]
     if matches:

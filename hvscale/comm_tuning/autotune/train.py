@@ -11,6 +11,7 @@ from hvscale.comm_tuning.autotune.job import MAX_REMEMBERED, STEPS, check_steps,
 from hvscale.comm_tuning.autotune.memory import recall_all
 from hvscale.comm_tuning.autotune.moves import live_moves
 from hvscale.comm_tuning.autotune.rank_side.agent import end_tuning
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.sitecustomize import TuneHorovod
 from hvscale.core.autotune_result import FOLDER, AutotuneResult, read_result_file
@@ -42,6 +43,8 @@ class TunedTraining:
         self.folder = Path(tempfile.gettempdir(), f"hvscale-autotune-{secrets.token_hex(8)}")
         is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
         without_mpi = _without_mpi()
+        # No launcher sets them by itself, and the trainer has not set its own default yet.
+        of_user = tuple(name for name in (THRESHOLD, CYCLE) if name in os.environ)
         remembered = [
             entry
             for entry in recall_all(_warn if place[1] == 0 else lambda text: None)
@@ -51,7 +54,7 @@ class TunedTraining:
             steps=steps or STEPS,
             folder=str(self.folder),
             library="",
-            moves=live_moves(sys.argv, LaunchOptions(mpi=without_mpi.name), without_mpi.find({})),
+            moves=live_moves(sys.argv, LaunchOptions(mpi=without_mpi.name, env=of_user), without_mpi.find({})),
             remembered=[entry.for_ranks() for entry in remembered[:MAX_REMEMBERED]],
         )
         os.environ[VARIABLE] = request.text()

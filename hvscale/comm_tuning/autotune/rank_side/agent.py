@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ class Agent:
         self.horovod, self.request, self.problem = horovod, request, problem
         self.process = os.getpid()
         self.is_elastic = bool(os.environ.get("HOROVOD_ELASTIC"))
-        names = ("init", "shutdown", "synchronize", "allreduce_async_", "broadcast_async_")
+        names = ("init", "shutdown", "join", "synchronize", "allreduce_async_", "broadcast_async_")
         self.own = {name: getattr(horovod, name) for name in names}
         self.switcher = Switcher(horovod, request, self.own["init"], self.own["shutdown"]) if request else None
         self.earlier: list[dict[str, Any]] = []  # found by this process, as in a request's `remembered`
@@ -94,16 +95,17 @@ class Agent:
             # Horovod would start again without these arguments, or write its timeline anew.
             plain = not args and not kwargs and not any(map(os.environ.get, NO_RESTART))
             self.switcher.before_init(plain and not self.is_elastic)
-        if not self.is_elastic or not self.has_begun:
-            self.has_begun = True
-            return self.own["init"](*args, **kwargs)
-        # The ranks of an elastic job have changed. Those that joined have the defaults.
-        if self.result is not None:
-            self.result.set_aside()
-        self._reset()
-        if self.switcher is not None:
-            self.switcher.reset()
-        with without_own_variables():
+        hides = self.switcher is not None and self.switcher.knobs.are_redirected
+        if self.is_elastic and self.has_begun:
+            # The ranks of an elastic job have changed. Those that joined have the defaults.
+            if self.result is not None:
+                self.result.set_aside()
+            self._reset()
+            if self.switcher is not None:
+                self.switcher.reset()
+            hides = True
+        self.has_begun = True
+        with without_own_variables() if hides else nullcontext():
             return self.own["init"](*args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,6 +125,16 @@ class Agent:
             say(f"the defaults cannot be set again, so this rank ends: {error}")
             os._exit(FAILED)
 
+    def join(self, *args: Any, **kwargs: Any) -> Any:
+        """All ranks return from it together, after different numbers of steps: they count anew."""
+        found = self.own["join"](*args, **kwargs)
+        self.rank, self.enqueued = self.horovod.rank(), 0
+        if self.block.steps or self.block.probe:  # begun by all ranks
+            self.times, self.waited, self.resumed = [], 0.0, time.monotonic()
+        else:
+            self._stop("the program called hvd.join() before all ranks had ended their warm-up")
+        return found
+
     def synchronize(self, handle: int) -> Any:
         begin = time.monotonic()
         try:
@@ -134,6 +146,8 @@ class Agent:
         """Note all-reduces of the program."""
         if self.stage == "done":
             return
+        if self.boundaries == HELLO_AT and self.hello is None:
+            self._greet()
         self.enqueued += 1
         if self.boundaries == HELLO_AT - 1:
             self.sizes += [(one.numel() * one.element_size(), str(one.dtype)) for one in tensors]
@@ -158,9 +172,7 @@ class Agent:
         if self.stage == "warm-up":
             self.rank = self.horovod.rank()
             self.boundaries, self.step_seconds = self.boundaries + 1, now - self.resumed
-            if self.boundaries == HELLO_AT:
-                self._greet()
-            elif self.boundaries == BEGIN_AT:
+            if self.boundaries == BEGIN_AT:
                 self._begin()
         else:
             self.times.append(now - self.resumed)
@@ -172,12 +184,16 @@ class Agent:
     # The ranks greet each other.
 
     def _greet(self) -> None:
-        """Offer to tune. It does not block, because a rank without hvscale never answers."""
+        """Offer to tune. It does not block, because a rank without hvscale never answers.
+
+        It is posted before the gradients of a step, so that it has ended when the program can call
+        hvd.join(): Horovod can crash if a rank joins while it has an operation in flight.
+        """
         import torch
 
         moves = digest(self._moves())
         numbers = [1, 1 if self.problem else 0, VERSION, VERSION**2, moves, moves**2]
-        self.hello = self._post(torch.tensor(numbers, dtype=torch.int64), "hello")
+        self.hello = self._post(torch.tensor(numbers, dtype=torch.int64, device=self.device), "hello")
 
     def _begin(self) -> None:
         if not self.horovod.poll(self.hello):
@@ -185,8 +201,10 @@ class Agent:
             return
         count, problems, *pairs = self.own["synchronize"](self.hello).tolist()
         size = self.horovod.size()
+        if count != size:
+            return  # a rank is in hvd.join(), which will end the tuning on all ranks
         same = all(size * squares == total**2 for total, squares in zip(pairs[::2], pairs[1::2], strict=True))
-        if problems or count != size or not same or self.request is None:
+        if problems or not same or self.request is None:
             self._stop(self.problem or ("another rank cannot be tuned" if problems else "the ranks differ in version"))
             return
         self.stage = "tuning"
@@ -257,8 +275,7 @@ class Agent:
         begin = time.monotonic()
         message = self._exchange(self._decision_text())
         self.decision_seconds = time.monotonic() - begin
-        if message is None:  # a rank still has operations in flight: the block goes on
-            self.waits += 1
+        if message is None:  # the block goes on
             if self.waits >= MAX_WAITS and self.switcher is not None and not self.switcher.current:
                 self._end("the program keeps operations of Horovod in flight between steps")
             return False
@@ -309,15 +326,22 @@ class Agent:
         return json.dumps(found).encode()
 
     def _exchange(self, text: bytes) -> Any:
-        """Sum the ranks' messages, of which only rank 0's has a text; None if a rank is busy."""
+        """Sum the ranks' messages, of which only rank 0's has a text.
+
+        None if a rank has operations in flight, or has sent nothing because it is in hvd.join().
+        """
         import torch
 
         numbers = torch.zeros(MESSAGE, dtype=torch.int64)
         in_flight = len(self.horovod._handle_map)
         numbers[COUNT], numbers[IN_FLIGHT], numbers[LENGTH] = 1, in_flight, len(text)
         numbers[TEXT : TEXT + len(text)] = torch.tensor(list(text), dtype=torch.int64)
-        found = self._sum(numbers, "decision").tolist()
-        if found[COUNT] != self.horovod.size() or found[IN_FLIGHT]:
+        # On the gradients' device, where a rank in hvd.join() adds its zeros.
+        found = self._sum(numbers.to(self.device), "decision").tolist()
+        if found[COUNT] != self.horovod.size():
+            return None
+        if found[IN_FLIGHT]:
+            self.waits += 1
             return None
         return json.loads(bytes(found[TEXT : TEXT + found[LENGTH]]))
 
@@ -337,6 +361,8 @@ class Agent:
                 say(f"a change to {describe(settings)} failed, so this rank ends: {error}")
                 os._exit(FAILED)
         if problem:
+            if self.search is not None:
+                self.search.reject(settings)
             self._end(f"{describe(settings)}: {problem}; the defaults are in effect again")
         return not problem
 
@@ -441,7 +467,10 @@ class Guard:
         self.timer.cancel()
 
     def _expire(self) -> None:
-        say(f"{self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune")
+        say(
+            f"{self.what} hung for {self.seconds:g} s, so this rank ends: start the job without --autotune, or "
+            "first remove settings that are remembered for it with `hvscale settings forget`"
+        )
         os._exit(FAILED)
 
 
@@ -482,7 +511,7 @@ def attach(horovod: ModuleType, text: str) -> None:
             setattr(horovod, name, _noted(getattr(horovod, name), note, grouped=False))
     for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
         setattr(horovod, name, _noted(getattr(horovod, name), agent.enqueue, grouped=True))
-    for name in ("init", "shutdown", "synchronize"):
+    for name in ("init", "shutdown", "join", "synchronize"):
         setattr(horovod, name, getattr(agent, name))
     register(agent.end_step)
     atexit.register(agent.exit)

@@ -15,7 +15,11 @@ GETTERS = {THRESHOLD: f"{FUNCTION}26TensorFusionThresholdBytesEv", CYCLE: f"{FUN
 
 
 class HorovodKnobs:
-    """The two knobs of this process. `problem`: why they cannot change; empty if they can."""
+    """The two knobs of this process.
+
+    `problem`: why they cannot change; empty if they can. `defaults`: the values of the job itself,
+    empty if one is not a number.
+    """
 
     def __init__(self, horovod: ModuleType) -> None:
         """`horovod`: the module `horovod.torch.mpi_ops`, before hvd.init()."""
@@ -41,16 +45,23 @@ class HorovodKnobs:
         try:
             self.set({})
         except ValueError:
-            self.problem = f"{THRESHOLD} or {CYCLE} is not a number"
+            self.problem, self.defaults = f"{THRESHOLD} or {CYCLE} is not a number", {}
             return
         number = self.library.hvknobs_redirect(*self.getters)
         if number:
             self.problem = f"this Horovod's knobs cannot change while it runs ({os.strerror(number)})"
 
     def set(self, variables: dict[str, str]) -> None:
-        """Set the values; those that are missing have their defaults."""
+        """Set the values, if they can change; those that are missing have their defaults."""
+        if self.problem:
+            return
         words = {**self.defaults, **variables}
         self.library.hvknobs_set(int(words[THRESHOLD]), float(words[CYCLE]))
+
+    @property
+    def are_redirected(self) -> bool:
+        """Whether Horovod reads the values from here, and not from its variables."""
+        return bool(self.defaults) and not self.problem
 
     @property
     def are_read(self) -> bool:

@@ -109,7 +109,7 @@ class Search:
     The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
     seconds that the search has cost so far, negative once it has gained more. `probed`: those of
     timed messages. `best`: the best settings so far; empty for the defaults. `drops_remembered`:
-    the remembered settings do not win.
+    the remembered settings do not win, or cannot be used.
     """
 
     def __init__(self, steps: int, space: Space, remembered: Remembered | None = None) -> None:
@@ -180,6 +180,11 @@ class Search:
         """How much of a step with the defaults ranks wait for communication; None if unknown."""
         seconds, waited = self.of_defaults
         return waited / seconds if seconds else None
+
+    def reject(self, settings: Settings) -> None:
+        """Note that settings gave wrong results, or were refused."""
+        if self.remembered is not None and settings == self.remembered.settings:
+            self.drops_remembered = True
 
     def _next_loss(self, settings: Settings, best: Settings) -> float:
         """Expected seconds that a trial loses if the candidate is not faster."""

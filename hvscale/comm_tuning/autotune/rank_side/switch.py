@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from hvscale.comm_tuning.autotune.rank_side.agreement import all_ranks_agree
-from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, THRESHOLD, HorovodKnobs
+from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS, THRESHOLD, HorovodKnobs
 from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings, Variables, split
 from hvscale.comm_tuning.collectives.broadcast import preloaded_here
 from hvscale.comm_tuning.collectives.measure.mpi_t import (
@@ -51,6 +51,8 @@ class Switcher:
         `may_restart`: Horovod may start again in this program.
         """
         self.knobs.take_over()
+        # Horovod cannot start again if it reads both variables.
+        may_restart = may_restart and (self.knobs.are_redirected or not all(name in os.environ for name in DEFAULTS))
         if may_restart and not runs_on_gloo() and keep_mpi():
             self._connect()
 
@@ -143,7 +145,7 @@ class Switcher:
 def without_own_variables() -> Iterator[None]:
     """Context: Horovod does not see its two variables.
 
-    Horovod 0.28 crashes if it reads both in a second hvd.init(); `HorovodKnobs` has their values.
+    Horovod 0.28 crashes in a second hvd.init() if it has read both. `HorovodKnobs` has the values.
     """
     saved = {name: os.environ.pop(name) for name in (THRESHOLD, CYCLE) if name in os.environ}
     try:

@@ -11,11 +11,14 @@ from hvscale.comm_tuning.tune.outputs.output_format import TunedJob, output_form
 from hvscale.core.run_folder import cannot_write, write_text
 
 
-def write_outputs(folder: Path, document: TuneDocument, without: Collection[str] = ()) -> list[Path]:
+def write_outputs(
+    folder: Path, document: TuneDocument, without: Collection[str] = (), removes_others: bool = True
+) -> list[Path]:
     """Write every file that applies to the job, except those in `without`; return their paths.
 
-    Files of an earlier call that no longer apply are removed. Without a proven gain the files set
-    only what the study had fixed. Raises RequestError if the folder cannot be written.
+    `removes_others`: the folder is the study's own, so files of an earlier call that no longer
+    apply are removed. Without a proven gain the files set only what the study had fixed. Raises
+    RequestError if the folder cannot be written.
     """
     tuned = TunedJob.of(folder.absolute(), document)
     written = []
@@ -26,7 +29,7 @@ def write_outputs(folder: Path, document: TuneDocument, without: Collection[str]
             if output.file not in without and output.applies(tuned):
                 write_text(path, output.text(tuned))
                 written.append(path)
-            else:
+            elif removes_others:
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
