@@ -63,8 +63,8 @@ class AutotuneResult(VersionedDocument):
 
     `state`: "tuned": `settings` are in effect, with a proven gain. `remembered`: they come from an
     earlier job. `unproven`: the best settings of a search that the end of the program interrupted.
-    `drops_remembered`: those of an earlier job do not win. `pairs`: seconds of a step with the
-    defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
+    `drops_remembered`: those of an earlier job do not win, or cannot be used. `pairs`: seconds of a
+    step with the defaults and with the settings. `steps`: of the tuned phase. `lost_seconds`: what
     the phase cost beyond the same steps with the defaults, negative if it gained.
     `switch_seconds`: the median cost of a change in place, and of one that restarts Horovod.
     `wait_share`: how much of a step with the defaults ranks waited for communication; None if
