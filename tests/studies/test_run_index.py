@@ -360,7 +360,7 @@ def test_the_share_reads_every_counter(hvscale: Run, make_run: MakeRun) -> None:
 
 
 def test_the_share_counts_what_was_counted_on_a_full_disk(make_run: MakeRun) -> None:
-    """A process then goes on with the last counters, one per operation."""
+    """A process then counts in the last counters, one per operation."""
     run = make_run("a", np=1)
     made = records(40)
     content = bytearray(head(40, 2, 0, made) + made[-2:].tobytes())

@@ -39,6 +39,7 @@ COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
 # Of Horovod's copies, for each other rank of a core: expected, and how much that counts as a run.
 OTHERS, OTHERS_WEIGHT = 2.0, 0.1
+LEAST_SLOPE = 0.01  # of the largest one: a run without a slope must not decide alone
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
@@ -392,7 +393,7 @@ class Handling(NamedTuple):
     others: float = OTHERS
 
     def times(self, crowding: float) -> float:
-        """How often both are spent, before and after a message."""
+        """How often a rank spends both around a message, with its waiting for the others."""
         return 2 + self.others * (crowding - 1)
 
 
@@ -418,7 +419,9 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
     if not lines:
         return Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
     rest, seconds, slopes = np.array(lines).T
-    weights = 1 / np.maximum(slopes, np.finfo(float).tiny ** 0.5)  # errors count relative to each slope
+    if not slopes.any():
+        return Handling(float(np.mean(seconds / (1 + OTHERS * rest))), 0.0)
+    weights = 1 / np.maximum(slopes, LEAST_SLOPE * slopes.max())  # errors count relative to each slope
     expected = OTHERS_WEIGHT * float(weights.mean()) * np.array([-OTHERS, 1.0])
     rows = np.concatenate([np.stack([weights, rest * weights], axis=1), [expected]])
     own, of_others = optimize.nnls(rows, np.append(slopes * weights, 0.0))[0]

@@ -102,8 +102,8 @@ def run_samples(run: RunFolder) -> Samples | None:
         return None
     seconds = (end - last_start)[order] / 1e9
     is_data = ~is_small[order]
-    # Ranks whose core others share return late from an agreement that a message follows: the others
-    # already copy. So this time is part of what precedes the message.
+    # Where ranks share cores, one returns late from an agreement while others already copy for the
+    # message that follows: that time belongs to the message.
     is_followed = ~is_data & np.append(is_data[1:], False)
     is_alone = ~is_data & ~is_followed if (~is_data & ~is_followed).any() else ~is_data
     agreements = seconds[is_alone]

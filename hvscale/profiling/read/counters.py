@@ -14,6 +14,7 @@ from hvscale.profiling.read.ring_file import CHECK_FACTOR, INT64_MAX
 
 LATENCIES = 147
 COUNTERS = 1024
+IN_ORDER = COUNTERS - 64  # a process begins these in order, and the others, one per operation, in any
 COUNTER = np.dtype(
     [
         ("key", "<u8"),

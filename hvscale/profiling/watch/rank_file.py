@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, IN_ORDER, intact_counters, read_torn_again
 from hvscale.profiling.read.profile_file import (
     COMMUNICATOR,
     COMMUNICATORS,
@@ -34,7 +34,6 @@ from hvscale.profiling.read.ring_file import INT64_MAX, has_correct_check, has_v
 KIND = np.uint64(0xFFFF_FFFF_0000_0000 | 1 << 13 | 127 << 6 | 63)
 FIRST_READ = 32  # entries of a table; most jobs use fewer
 MORE_COUNTERS = 8  # beyond those known, to see new ones
-IN_ORDER = COUNTERS - 64  # a process begins these counters in order, the last 64 (one per operation) in any
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
 from hvscale.core.run_folder import RunFolder, RunRecord
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, IN_ORDER, intact_counters, read_torn_again
 from hvscale.profiling.read.profile_file import COUNTERS_START, POINT_TO_POINT, STEP, read_header
 
 OPERATION = np.uint64(63)  # the bits of a counter's key that hold its operation
 BLOCK = 32  # counters in a read; most ranks use fewer
-FIRST_SHARED = COUNTERS - 64  # from here on, counters are not used in order (native/hvprof/counters.c)
 
 
 def communication_share(run: RunFolder, record: RunRecord, until: float) -> float | None:
@@ -64,7 +63,7 @@ def _seconds_in_collectives(path: Path) -> tuple[int, float]:
 def _used_counters(stream: IO[bytes]) -> NDArray[Any]:
     """All counters, of which those that are surely unused are not read.
 
-    On a full disk a process begins the shared ones before the others are all in use.
+    On a full disk a process begins those that are not in order before the others are all in use.
     """
     counters = np.zeros(COUNTERS, COUNTER)
 
@@ -75,9 +74,9 @@ def _used_counters(stream: IO[bytes]) -> NDArray[Any]:
         counters[first : first + len(block)] = block
         return block
 
-    for first in range(0, FIRST_SHARED, BLOCK):
+    for first in range(0, IN_ORDER, BLOCK):
         block = read(first, BLOCK)
         if len(block) < BLOCK or block["key"][-1] == 0:
             break
-    read(FIRST_SHARED, COUNTERS - FIRST_SHARED)
+    read(IN_ORDER, COUNTERS - IN_ORDER)
     return counters

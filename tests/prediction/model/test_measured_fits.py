@@ -416,6 +416,10 @@ def test_runs_of_several_crowdings_say_what_the_other_ranks_of_a_core_add() -> N
     assert found.seconds_per_byte == pytest.approx(2e-10, rel=0.05)
     assert found.others == pytest.approx(3, rel=0.05)
     assert found.others < 3
+    # A run in which larger messages took no longer does not decide alone.
+    flat = measured(4, sizes, seconds, before_seconds=np.full(3, 1e-5))
+    assert fit_costs([*runs[1:], flat], 1).handling.seconds_per_byte > 0
+    assert fit_costs([flat] * 5, 1).handling == pytest.approx((1e-5, 0, 2))
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:
