@@ -10,10 +10,12 @@ The machine must be idle otherwise. Runs beside which other work took processor 
 the table and in the JSON document: delete their folders and measure them again.
 
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
-default fusion threshold and cycle time, as `hvscale tune --predict-np` does.
+default fusion threshold and cycle time, as `hvscale tune --predict-np` does. `--all-runs` predicts
+each cell from the fitted runs of all cells with its network, library and algorithm: other jobs send
+messages of other sizes.
 
 Example: `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
-[--held-out 8,16] [--analyze] [--across-settings]`
+[--held-out 8,16] [--analyze] [--across-settings] [--all-runs]`
 """
 
 import argparse
@@ -81,6 +83,11 @@ class Cell(NamedTuple):
     def name(self) -> str:
         link = self.link.replace(" ", "-")
         return f"{self.model}_{link}_{self.algorithm}_{self.fusion_mib}MiB_{self.cycle_ms}ms_{self.mpi}"
+
+    @property
+    def messages_of(self) -> tuple[str, str, str]:
+        """What decides how long a message of a size takes."""
+        return self.link, self.algorithm, self.mpi
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -179,6 +186,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
     parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
+    parser.add_argument("--all-runs", action="store_true", help="fit runs of all jobs on the same network")
     options = parser.parse_args()
     cells = [cell for cell in SAMPLE if fnmatch.fnmatch(cell.name, options.cells)]
     if not options.analyze:
@@ -189,7 +197,8 @@ def main() -> None:
     disturbed = disturbed_runs(options.folder)
     document = {"machine": describe_host().cpu, "disturbed": disturbed, "held_out": [asdict(row) for row in found]}
     text = json.dumps(document, indent=1) + "\n"
-    name = "accuracy-across-settings.json" if options.across_settings else "accuracy.json"
+    suffix = "-across-settings" * options.across_settings + "-all-runs" * options.all_runs
+    name = f"accuracy{suffix}.json"
     write_atomically(options.folder / name, lambda file: file.write(text.encode()))
     print_tables(found)
     if disturbed:
@@ -291,15 +300,16 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     if not held_out or not all(map(is_complete, [*paths.values(), recording])):
         return []
     fitted = {np_: RunFolder.open(path) for np_, path in paths.items()}
+    others = other_jobs_runs(fitted_cell, options) if options.all_runs else []
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
-        document = predict([RunFolder.open(recording), *fitted.values()], request)
+        document = predict([RunFolder.open(recording), *fitted.values(), *others], request)
     except RequestError as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return []
     job = read_job(RunFolder.open(recording))
-    costs = fit_costs([all_samples(run) for run in fitted.values()], cores)
+    costs = fit_costs([all_samples(run) for run in (*fitted.values(), *others)], cores)
     naive = naive_predictors(job, costs, cell, fitted)
     horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
@@ -310,6 +320,13 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
         held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside)
         for (np_, start), run in runs.items()
     ]
+
+
+def other_jobs_runs(cell: Cell, options: argparse.Namespace) -> list[RunFolder]:
+    """The complete runs to fit of the other cells with the same network, library and algorithm."""
+    alike = [one for one in SAMPLE if one != cell and one.messages_of == cell.messages_of]
+    paths = [run_path(options.folder, one, np_) for one in alike for np_ in options.fit]
+    return [RunFolder.open(path) for path in paths if is_complete(path)]
 
 
 def held_out_row(

@@ -2,20 +2,22 @@
 
 An all-reduce takes
 
-    hypot((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
+    hypot((bytes - burst) / rate, (start * messages * waiting + copy * bytes * crowding) / left)
 
 over links, and within a node
 
-    (start * messages + copy * bytes) * crowding ** exponent
+    (start * messages + copy * bytes) * waiting / left
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
-Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
-crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
-than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
-large messages in fragments, which wait in the same way. The work of the cores and the link's time
-overlap in part: the root of the sum of their squares lies between the longer of them and their sum.
-Links are limited by a token bucket, which lets pass at once what it could have sent meanwhile. What
-the formula leaves is kept as a factor by the size of the all-reduce.
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
+crowding = max(1, ranks per core) and waiting = crowding ** exponent. The cores share out the work
+of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
+on the cores. Shared memory passes large messages in fragments, which wait in the same way. The work
+of the cores and the link's time overlap in part: the root of the sum of their squares lies between
+the longer of them and their sum. Ranks that sleep while they compute wake up for each gradient:
+`left` is the share of a core that this leaves. Links are limited by a token bucket, which lets pass
+at once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size
+of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,8 +68,9 @@ class Prior(NamedTuple):
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
     `copies_wait`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
     seconds to copy a byte, with its standard deviation. It is large without a known link, whose
-    time then counts as copying. All were chosen for 4 to 32 ranks on two cores
-    (benchmarks/prediction_accuracy.py).
+    time then counts as copying. `start`: the logarithm of the seconds to start a message, where
+    agreements show it; None: unknown. `typical`: of the agreements, their median counts and not
+    their mean. All were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
@@ -76,12 +79,21 @@ class Prior(NamedTuple):
     copies_wait: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
+    start: float | None = None
+    start_deviation: float = 1.0
+    typical: bool = False
 
 
 ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), Prior(1.75, 1.5)
 WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
-# Ranks that get a core one after the other have turns that are all the same.
+# Ranks that get a core one after the other have turns that are all the same. An agreement has too
+# few bytes to be shared out: each of its rounds waits until all ranks of a core have asked for it.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
+ROUND_ROBIN_AGREEMENTS = 1.75
+# Of a core, that a rank takes turns for: to wake up and enqueue a gradient. Measured on replays of
+# EDSR-baseline, 16 ranks a core of an AMD EPYC (27 us to enqueue, the rest to wake up).
+ENQUEUE_SECONDS = 30e-6
+LEAST_LEFT = 0.25  # of a core; beyond that the computing itself would take longer
 
 
 class SentPerRank(NamedTuple):
@@ -136,7 +148,9 @@ class Formula:
     crowding_exponent: Floats | float
     copies_wait: bool = False
 
-    def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
+    def seconds(
+        self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0, left: float = 1.0
+    ) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
@@ -144,7 +158,7 @@ class Formula:
         start = self.start_seconds * path.messages * waiting
         copy = self.copy_seconds_per_byte * path.bytes * sizes * (waiting if self.copies_wait else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.hypot(on_link, start + copy)
+        found: Floats = np.hypot(on_link, (start + copy) / left)
         return found
 
 
@@ -169,6 +183,10 @@ class MeasuredCosts:
     blocking: bool = True
     error_of_larger: Floats | None = None
     """Of the logarithm of their time, drawn for each job; None: none."""
+    enqueue_seconds: float = 0.0
+    """Of a shared core, for each gradient of each rank."""
+    left: float = 1.0
+    """The share of a core that enqueuing gradients leaves."""
 
     def with_link(self, bytes_per_second: float) -> "MeasuredCosts":
         """The same on a link of another rate, with the same share of it that arrives as data."""
@@ -200,9 +218,9 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
+        seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst, self.left)
         factors = factor(self.factors, bytes) * self._factor_of_larger(bytes)
-        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds
+        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds / self.left
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -217,10 +235,16 @@ class MeasuredCosts:
 
     def agreement_seconds(self, np: int) -> float:
         waiting: float = self.crowding(np) ** self.agreement_exponent
-        return self.agreement_start_seconds * ceil(log2(np)) * waiting
+        return self.agreement_start_seconds * ceil(log2(np)) * waiting / self.left
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes
+        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes / self.left
+
+    def beside_enqueuing(self, gradients_per_second: float, np: int) -> "MeasuredCosts":
+        if self.ranks_per_core(np) <= 1 or not self.enqueue_seconds:
+            return self
+        taken = self.ranks_per_core(np) * gradients_per_second * self.enqueue_seconds
+        return replace(self, left=max(1 - taken, LEAST_LEFT))
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
@@ -249,10 +273,9 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
-    if all(run.round_robin for run in messages):
-        prior = prior._replace(
-            messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_EXPONENT, deviation=ROUND_ROBIN_DEVIATION
-        )
+    in_turns = all(run.round_robin for run in messages)
+    if in_turns:
+        prior = in_turn(prior, runs)
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
@@ -263,13 +286,13 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
-    start, exponent = _fit_agreements(runs, prior)
+    agreements = _fit_agreements(runs, prior)
     over_nccl = messages[0].over_nccl
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
-        agreement_start_seconds=start,
-        agreement_exponent=exponent,
+        agreement_start_seconds=agreements.start_seconds,
+        agreement_exponent=agreements.exponent,
         factors=_factors(formula, messages, burst),
         burst=burst,
         largest_np=max(run.np for run in messages),
@@ -278,7 +301,24 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         blocking=not over_nccl,
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
+        # A training does not sleep: its messages took what the computing leaves.
+        enqueue_seconds=ENQUEUE_SECONDS if in_turns and not any(run.from_training for run in messages) else 0.0,
     )
+
+
+def in_turn(prior: Prior, runs: Sequence[Samples]) -> Prior:
+    """The prior of ranks that get a core one after the other.
+
+    Over MPI an agreement is an all-reduce like the messages, and shows what it costs to start one.
+    """
+    polling = all(run.polling for run in runs)
+    agreements = ROUND_ROBIN_AGREEMENTS if polling else ROUND_ROBIN_EXPONENT
+    prior = prior._replace(
+        messages=ROUND_ROBIN_EXPONENT, agreements=agreements, deviation=ROUND_ROBIN_DEVIATION, typical=True
+    )
+    over_mpi = polling and not any(run.over_nccl for run in runs)
+    start = _fit_agreements(runs, prior).start_seconds if over_mpi else 0.0
+    return prior._replace(start=float(np.log(start)) if start else None)
 
 
 def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCosts:
@@ -349,13 +389,15 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
 
     # The prior counts as much as one run.
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
+    expected = [(3, prior.messages, prior.deviation), (1, prior.copy, prior.copy_deviation)]
+    if prior.start is not None:
+        expected.append((0, prior.start, prior.start_deviation))
 
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate, prior.copies_wait)
         return np.concatenate(
             [
-                weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
-                weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
+                *(weight_of_prior * (parameters[one] - mean) / deviation for one, mean, deviation in expected),
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -366,7 +408,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     limits = ([-18, -30, 1.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
     first = np.array([-9, prior.copy, HEADERS, prior.messages])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    data = slice(2 * len(weight_of_prior), None)
+    data = slice(len(expected) * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
         1 / np.array([*MAX_DEVIATION, prior.deviation]) ** 2
@@ -429,14 +471,24 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
     return Handling(float(np.mean(seconds / (1 + others * rest))), float(own), others)
 
 
-def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:
+class Agreements(NamedTuple):
     """Seconds of one round without crowding, and the exponent of crowding."""
+
+    start_seconds: float
+    exponent: float
+
+
+def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> Agreements:
+    """Fit a line to the logarithms of the agreements of each run; zeros without any."""
     known = [run for run in runs if len(run.agreements)]
     if not known:
-        return 0.0, 0.0
+        return Agreements(0.0, 0.0)
     # A benchmark's ranks never sleep between its calls: Horovod's own agreements take longer.
     known = [run for run in known if not run.from_benchmark] or known
-    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in known]
+    # Where ranks take turns, a few agreements are much longer than the others on few ranks, and a
+    # mean that follows them would grow with the crowding.
+    middle = np.median if prior.typical else np.mean
+    rows = [(run.np, run.ranks_per_core, middle(run.agreements)) for run in known]
     rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
@@ -444,7 +496,7 @@ def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float
     spread, weight = crowding - crowding.mean(), (INLIER_ERROR / prior.deviation) ** 2
     slope = float((spread @ each + weight * prior.agreements) / (spread @ spread + weight))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
-    return float(np.exp((each - exponent * crowding).mean())), exponent
+    return Agreements(float(np.exp((each - exponent * crowding).mean())), exponent)
 
 
 def factor(factors: Factors, sizes: Floats) -> Floats:
