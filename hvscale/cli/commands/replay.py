@@ -97,14 +97,13 @@ def replay(
     print_warnings([*gradients.warnings, *other_data_warnings(run, gradients)])
     check_types(gradients)
     options = options.replace(np=np or gradients.size)
-    compute = compute or "auto"
     count = [] if steps is None else ["--steps", str(steps)]
-    command = ["hvscale", "replay", str(recorded.absolute()), *count, "--compute", compute]
+    command = ["hvscale", "replay", str(recorded.absolute()), *count, "--compute", compute or "auto"]
     options = resolve(command, options)
     show = print_rank_line_on_stderr if json else print_rank_line
     hooks = LaunchHooks(show=show, warn=print_warning, collectives=collectives_hook(options))
     finished = profiled_launch(command, options, hooks)
-    document = compare_replay(run, gradients, finished, compute, ranges)
+    document = compare_replay(run, gradients, finished, ranges)
     print_warnings(document.warnings)
     print_document(
         document,

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError
+from hvscale.core.line_files import read_lines
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder, RunRecord
 from hvscale.launch.environment import knob_prefixes
 from hvscale.launch.options import LaunchOptions
@@ -24,7 +25,14 @@ from hvscale.profiling.read.gradients_file import GradientTensor
 # Options of a start that choose no other way to communicate, or that `env` contains.
 NOT_COMPARED = {"np", "run", "start_timeout", "env", "set", "settings", "sbatch", "submit", "sbatch_option"}
 Sizes = NDArray[np.int64]
+Compute = Literal["sleep", "spin"]
 GPU_PADDING = 16  # bytes: BATCHED_D2D_PADDING of Horovod's common/ops/cuda/cuda_kernels.h
+
+
+class ReplayedStep(BaseModel):
+    """What only the steps.jsonl of a replay says of a step."""
+
+    compute: Compute
 
 
 class Steps(BaseModel):
@@ -53,6 +61,7 @@ class SizeRow(BaseModel):
 class ReplayDocument(VersionedDocument):
     """The document that `hvscale replay --json` prints (by alias).
 
+    `compute`: what replaced computation; with `--compute auto`, what the replay chose.
     `differences`: between the two jobs, one phrase each; empty if the replay repeats the recorded
     job as it was. `sizes` is empty if a side's messages are unknown.
     """
@@ -61,7 +70,7 @@ class ReplayDocument(VersionedDocument):
     recorded_run: str
     replayed_run: str
     np: int
-    compute: str
+    compute: Compute
     recorded: Steps
     replayed: Steps
     sizes: list[SizeRow] = []
@@ -87,9 +96,7 @@ class StepMessages(NamedTuple):
     steps: int
 
 
-def compare_replay(
-    recorded: RunFolder, gradients: JobGradients, replayed: RunFolder, compute: str, bins: Bins
-) -> ReplayDocument:
+def compare_replay(recorded: RunFolder, gradients: JobGradients, replayed: RunFolder, bins: Bins) -> ReplayDocument:
     """Compare a replay with the steps that it repeated.
 
     The first step of the replay does not count: Horovod sets itself up in it, and the recording
@@ -106,7 +113,7 @@ def compare_replay(
         recorded_run=str(recorded.path),
         replayed_run=str(replayed.path),
         np=after.np,
-        compute=compute,
+        compute=read_lines(replayed.steps, ReplayedStep.model_validate_json).values[-1].compute,
         recorded=_steps(np.array([step.seconds for step in steps]), np.array([step.blocked.sum() for step in steps])),
         replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),
         differences=differences(before, after, gradients),

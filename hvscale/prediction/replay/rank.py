@@ -59,7 +59,7 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     rank = Rank(hvd, gradients, Spin(threads or 1) if compute == "spin" else Sleep(), gpu)
     count = steps or len(gradients.numbers)
     durations: list[float] = []
-    with StepLines(recorded, gradients, hvd) as lines:
+    with StepLines(recorded, gradients, hvd, compute) as lines:
         schedules = iter(RankSchedule(gradients, hvd.rank()))
         begin = time.perf_counter()
         for _ in range(count):
@@ -285,9 +285,13 @@ class Rank:
 
 
 class StepLines:
-    """Context: rank 0's steps.jsonl in the run folder of the replay."""
+    """Context: rank 0's steps.jsonl in the run folder of the replay.
 
-    def __init__(self, recorded: RunFolder, gradients: JobGradients, hvd: ModuleType) -> None:
+    `compute`: sleep or spin, for each line.
+    """
+
+    def __init__(self, recorded: RunFolder, gradients: JobGradients, hvd: ModuleType, compute: str) -> None:
+        self.compute = compute
         run = os.environ.get("HVSCALE_RUN")
         self.path = Path(run, "steps.jsonl") if run is not None and hvd.rank() == 0 else None
         log = read_step_log(recorded)
@@ -303,7 +307,7 @@ class StepLines:
     def write(self, seconds: float, exposed_seconds: float) -> None:
         if self.stream is not None:
             known = {} if self.images is None else {"images": self.images}
-            line = {**known, "seconds": seconds, "communication_seconds": exposed_seconds}
+            line = {**known, "seconds": seconds, "communication_seconds": exposed_seconds, "compute": self.compute}
             self.stream.write(json.dumps(line) + "\n")
 
     def __exit__(self, *_: Any) -> None:
