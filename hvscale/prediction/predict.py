@@ -70,6 +70,15 @@ class PredictionRequest:
     samples: list[Samples] = field(default_factory=list)
     """Further measured all-reduces, such as those of `hvscale bench`."""
 
+    def __post_init__(self) -> None:
+        """Raise RequestError for `set` if no run could answer it."""
+        settings = apply(PredictedSettings(HorovodSettings()), self.set)
+        if self.costs is not None and settings.algorithm is not None:
+            raise RequestError(
+                "--set allreduce_algorithm chooses among measured messages, and --network replaces these: "
+                "give one of them"
+            )
+
     @property
     def as_measured(self) -> bool:
         """Whether runs with the same settings answer the same question."""
@@ -100,10 +109,6 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     recorded = first_recorded(runs)
     job = read_job(recorded)
     settings = apply(PredictedSettings(recorded_settings(job.settings)), request.set)
-    if request.costs is not None and settings.algorithm is not None:
-        raise RequestError(
-            "--set allreduce_algorithm chooses among measured messages, and --network replaces these: give one of them"
-        )
     if job.basis is not None:
         settings = replace(settings, horovod=without_fusion(settings.horovod, request))
     found = measurements(runs, recorded, settings, request)

@@ -616,6 +616,14 @@ np = [8]
         ),
         ('flags = ["--lnik", "10gbit"]', {}, r"small\.predicted: flags: hvscale predict: .*--lnik"),
         ('flags = ["--link"]', {}, r"small\.predicted: flags: hvscale predict: .*--link.* requires an argument"),
+        ('flags = ["--link", "fast"]', {}, r"small\.predicted: flags: hvscale predict: .*fast"),
+        ('flags = ["--cores", "0"]', {}, r"small\.predicted: flags: hvscale predict: .*--cores"),
+        (
+            'flags = ["--set", "cycle_time=soon"]',
+            {},
+            r"small\.predicted: flags: hvscale predict: --set cycle_time=soon: ",
+        ),
+        ('flags = ["--from-table", "none"]', {}, r"small\.predicted: flags: hvscale predict: .*none"),
     ],
 )
 def test_what_would_be_ignored_or_fail_later_is_rejected_at_once(
@@ -630,7 +638,7 @@ def test_what_would_be_ignored_or_fail_later_is_rejected_at_once(
 
 def test_flags_of_a_prediction_are_options_of_predict(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
-    path.write_text(PREDICTED + 'flags = ["--link", "10gbit", "--why"]')
+    path.write_text(PREDICTED + 'flags = ["--link", "10gbit", "--set", "cycle_time=5", "--why"]')
     assert len(ExperimentStudy.of(path, "small", launch_context(), tmp_path / "folder").measurements) == 2
 
 

@@ -75,6 +75,7 @@ def predict(
     ] = None,
     json: Json = False,
     csv: Csv = None,
+    check_options: Annotated[bool, typer.Option("--check-options", hidden=True)] = False,
 ) -> None:
     """Predict the throughput and scaling efficiency of a recorded job on other numbers of ranks.
 
@@ -85,7 +86,7 @@ def predict(
     from hvscale.core.numbers import parse_ranks
     from hvscale.core.run_folder import RunFolder
     from hvscale.launch.placements._link_shaping import bits_per_second
-    from hvscale.prediction.measured_points import add_measured_rows
+    from hvscale.prediction.measured_points import add_measured_rows, read_study
     from hvscale.prediction.model.networks import load_network
     from hvscale.prediction.model.tables import table_samples
     from hvscale.prediction.predict import PredictionRequest, predict
@@ -104,6 +105,10 @@ def predict(
         costs=None if network is None else load_network(network, ranks_per_node),
         samples=[one for path in from_table or () for one in table_samples(path)],
     )
+    if measured is not None:
+        read_study(measured)  # report a mistake before the prediction
+    if check_options:  # for an experiment, whose runs do not exist yet
+        return
     folders = [RunFolder.open(path) for path in runs]
     with spinner("predicting"):
         document = predict(folders, request)

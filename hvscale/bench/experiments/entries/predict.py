@@ -108,7 +108,8 @@ class PredictEntry(Entry):
             raise RequestError(f"alone: {self.alone} does not measure the command of {self.of} on one rank")
 
     def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
-        check_flags(self.flags)
+        if self.flags:
+            check_options(["--np", ranks(self.np), *self.flags])
         return PredictMeasurement(self, path)
 
 
@@ -139,8 +140,7 @@ class PredictMeasurement(MeasurementDefaults):
             progress.starting(settings, 1)
             result = self.path / f"prediction-{settings}"
             shutil.rmtree(result, ignore_errors=True)  # of an earlier call, with fewer replays
-            np_ = ",".join(map(str, self.entry.np))
-            options = ["--np", np_, *self.entry.flags, "--run", str(result), "--json"]
+            options = ["--np", ranks(self.entry.np), *self.entry.flags, "--run", str(result), "--json"]
             runs = [*inputs(folder, replays, settings), *self.runs_alone(settings)]
             self.document.commands[settings] = ["hvscale", "predict", *runs, *options]
             found = predict(self.document.commands[settings][2:])
@@ -223,12 +223,17 @@ def runs_of(document: SettingsDocument, settings: str, has_np: Callable[[int], b
     return [run for name in names for run in document.folders(name).values()]
 
 
-def check_flags(flags: Sequence[str]) -> None:
-    """Raises RequestError for options that `hvscale predict` does not have."""
-    if not flags:
-        return
-    # --help first: the last of the flags might take it as its value.
-    done = subprocess.run([*PREDICT, "--help", *flags], capture_output=True, text=True)
+def ranks(np: Sequence[int]) -> str:
+    return ",".join(map(str, np))
+
+
+def check_options(options: Sequence[str]) -> None:
+    """Raises RequestError for options and values that `hvscale predict` refuses whatever the runs.
+
+    A file that an option names must exist.
+    """
+    # Before the others: the last of them might take it as its value.
+    done = subprocess.run([*PREDICT, "--check-options", ".", *options], capture_output=True, text=True)
     if done.returncode != 0:
         raise RequestError(f"flags: hvscale predict: {refusal(done)}")
 
