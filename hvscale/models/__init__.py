@@ -1,6 +1,6 @@
 """The models by name, and the cost of each. Does not depend on Horovod."""
 
-from hvscale.models.checkpoint import load, load_state, read_state
+from hvscale.models.checkpoint import check_extra_state, extra_state, is_extra_state, load, load_state, read_state
 from hvscale.models.cost import Cost, cost
 from hvscale.models.modes import evaluation_mode
 from hvscale.models.outputs import wrong_output
@@ -10,9 +10,12 @@ __all__ = [
     "Cost",
     "Task",
     "build",
+    "check_extra_state",
     "cost",
     "evaluation_mode",
+    "extra_state",
     "find",
+    "is_extra_state",
     "load",
     "load_state",
     "names",

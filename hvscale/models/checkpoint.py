@@ -1,8 +1,9 @@
 """Loads a weights file into a model; every tensor must fit."""
 
+import io
 import zipfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +20,16 @@ def load(model: nn.Module, file: Path, *, allow_other_tail: bool = False) -> lis
     return load_state(model, read_state(file), str(file), allow_other_tail=allow_other_tail)
 
 
-def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_other_tail: bool = False) -> list[str]:
+def load_state(model: nn.Module, found: dict[str, Any], file: str, *, allow_other_tail: bool = False) -> list[str]:
     """Copy a state dict into `model`, or nothing if it does not fit. `file` is its name in errors.
 
     With `allow_other_tail`, keys under `tail.` that do not fit are skipped, so that a checkpoint of
     one scale can initialise another. Returns the keys whose values the model kept. Raises
-    RequestError if the state dict does not fit.
+    RequestError if the state dict does not fit. What an extra state holds is left to its module.
     """
     own = model.state_dict()
-    fitting = {key for key, value in own.items() if key in found and found[key].shape == value.shape}
+    shared = own.keys() & found.keys()
+    fitting = {key for key in shared if is_extra_state(key) or found[key].shape == own[key].shape}
     differing = sorted((own.keys() | found.keys()) - fitting)
     for key in differing:
         if not (allow_other_tail and key.startswith("tail.")):
@@ -36,8 +38,33 @@ def load_state(model: nn.Module, found: dict[str, Tensor], file: str, *, allow_o
     return [key for key in differing if key in own]
 
 
-def read_state(file: Path) -> dict[str, Tensor]:
-    """The state dict in a file.
+def is_extra_state(key: str) -> bool:
+    """Whether this entry of a state dict is what a module's `get_extra_state` returned."""
+    return key.rpartition(".")[2] == "_extra_state"
+
+
+def extra_state(model: nn.Module) -> dict[str, Any]:
+    """The entries of the state dict that modules make by `get_extra_state`; not copies."""
+    return {key: value for key, value in model.state_dict().items() if is_extra_state(key)}
+
+
+def check_extra_state(model: nn.Module, name: str) -> None:
+    """Raises RequestError if a file of `model`'s state dict could not be read again."""
+    for key, value in extra_state(model).items():
+        stream = io.BytesIO()
+        try:
+            torch.save(value, stream)
+            stream.seek(0)
+            torch.load(stream, weights_only=True)
+        except Exception as error:  # whatever the pickling of the user's own objects raises
+            raise RequestError(
+                f"{name}: a checkpoint cannot hold what get_extra_state returned as {key}: "
+                "return tensors, numbers, strings, and lists or dicts of these"
+            ) from error
+
+
+def read_state(file: Path) -> dict[str, Any]:
+    """The state dict in a file: tensors, and any values of extra states.
 
     Raises RequestError if the file cannot be read, is damaged, or holds no state dict.
     """
@@ -52,7 +79,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
         except Exception as error:  # torch.load has no single exception type for damaged files
             raise RequestError(f"{file} is damaged or not a weights file (a state dict saved by torch.save)") from error
     if not isinstance(content, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+        isinstance(name, str) and (isinstance(value, Tensor) or is_extra_state(name)) for name, value in content.items()
     ):
         raise RequestError(f"{file} holds no state dict (tensors by name)")
     # DataParallel and DistributedDataParallel add this prefix to every name.
@@ -73,7 +100,7 @@ def check_sums(stream: BinaryIO) -> None:
     stream.seek(0)
 
 
-def _difference(key: str, own: dict[str, Tensor], found: dict[str, Tensor]) -> str:
+def _difference(key: str, own: dict[str, Any], found: dict[str, Any]) -> str:
     if key not in found:
         return f"{key} is missing"
     if key not in own:

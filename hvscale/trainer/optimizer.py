@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.system.compiler_import import keep_uncompiled
@@ -85,7 +86,8 @@ def broadcast_buffers(model: nn.Module, hvd: ModuleType | None) -> None:
 
 def broadcast_entries(model: nn.Module, entries: dict[str, Any], hvd: ModuleType, root: int) -> None:
     """Broadcast these entries of the model's state dict. Collective."""
-    others = {key: value for key, value in entries.items() if not can_send(value)}
+    # A tensor of an extra state is a copy: only the module itself can take what is received.
+    others = {key: value for key, value in entries.items() if models.is_extra_state(key) or not can_send(value)}
     hvd.broadcast_parameters({key: value for key, value in entries.items() if key not in others}, root_rank=root)
     if others:  # Horovod pickles them
         received = hvd.broadcast_object(others, root, name="hvscale.buffers")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hvscale import models
 from hvscale.core.documents import to_json
 from hvscale.core.errors import EXIT_DONE, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, write_text
@@ -195,10 +196,11 @@ def build_trainable(workload: Workload, name: str, is_sent: bool) -> nn.Module:
     """The model, without channels-last weights. `is_sent`: Horovod sends its gradients.
 
     Raises RequestError as `build_model` does, and if the model has nothing to train, trains weights
-    that are not float32 (Horovod, the loss scaler or the evaluation would not take them), or whose
-    gradients cannot be sent.
+    that are not float32 (Horovod, the loss scaler or the evaluation would not take them), whose
+    gradients cannot be sent, or has an extra state that checkpoints cannot hold.
     """
     model = workload.build_model()
+    models.check_extra_state(model, name)
     trainable = {key: value for key, value in model.named_parameters() if value.requires_grad}
     if not trainable:
         raise RequestError(f"{name}: none of its parameters requires a gradient, so there is nothing to train")

@@ -28,6 +28,24 @@ from torch import nn
 def net(num_classes=5):
     return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 32), nn.Dropout(0.5), nn.Linear(32, num_classes))
 """
+# A count of the batches, which it keeps as any object or as plain values.
+COUNTING = """
+from fractions import Fraction
+from torch import nn
+class Counting(nn.Conv2d):
+    seen = 0
+    def forward(self, images):
+        self.seen += self.training
+        return super().forward(images / 255) * 255
+    def get_extra_state(self):
+        return {"seen": Fraction(self.seen) if self.bias is None else self.seen}
+    def set_extra_state(self, state):
+        self.seen = state["seen"]
+def net(scale=2):
+    return nn.Sequential(Counting(3, 12, 3, padding=1), nn.PixelShuffle(2))
+def of_objects(scale=2):
+    return nn.Sequential(Counting(3, 12, 3, padding=1, bias=False), nn.PixelShuffle(2))
+"""
 CLASSIFIER = (
     *("train", "dropping:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 2),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 4),
@@ -250,6 +268,21 @@ def test_weights_are_those_of_the_latest_step(
     shutil.copy(renamed, tmp_path / "short/checkpoints/step-000000008.ckpt")
     assert is_long(tmp_path / "short")
     assert "short/model.pt is of step 4: using the later checkpoint step-000000008.ckpt" in capsys.readouterr().err
+
+
+def test_extra_states_of_modules_are_resumed_and_evaluated(hvscale: Run, tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    options = ("--batch-size", 2, "--patch-size", 8, "--threads", 1, "--run", "counted", "--resume", "auto")
+    for count in (3, 5):  # timing the precisions is not counted
+        done = hvscale("train", "counting:net", *options, "--steps", count)
+        assert done.returncode == 0, done.stderr
+        assert model(tmp_path / "counted")["0._extra_state"] == {"seen": count}
+    for words in (("eval", "counted"), ("upscale", "counted/picture.png", "--weights", "counted/model.pt")):
+        done = hvscale(*words)
+        assert done.returncode == 0, done.stderr
+    done = hvscale("train", "counting:of_objects", "--steps", 1)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "a checkpoint cannot hold what get_extra_state returned as 0._extra_state: return tensors," in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_ranks_average_gradients_and_stay_equal(two_ranks: Ranks, photos: Path, 
     assert found["gradients_differ_by"] < 1e-4
     assert found["parameters_equal"]
     assert found["buffers"] == 2 * [[[True, False], [[0, 0, 0], [0, 0, 0]]]]
+    assert found["extra_states"] == [3, 3]
 
 
 def test_full_disk_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hvscale import models
 from hvscale.core.errors import RequestError
@@ -92,7 +92,7 @@ def steps_of_result(folder: Path) -> int | None:
         return None
 
 
-def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Tensor]]:
+def read_weights(weights: Path) -> tuple[tuple[str, dict[str, Any]] | None, dict[str, Any]]:
     """The model's name and options, and the state dict.
 
     Name and options come from a checkpoint or a result.json beside the weights; otherwise None.

@@ -1,5 +1,6 @@
 """Precision and memory format, measured once before training, and torch.compile."""
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hvscale import models
 from hvscale.core.compiler_tools import compile_without_openssl
 from hvscale.core.errors import RequestError
 from hvscale.trainer.config import TrainConfig
@@ -94,9 +96,12 @@ def choose(
         return choices[0]
     # Batch normalisation changes its buffers.
     buffers = {name: value.clone() for name, value in model.named_buffers()}
+    extra = copy.deepcopy(models.extra_state(model))
     by_rank = ranks.allgather(images_per_second(model, criterion, inputs, targets, choices))
     for name, value in model.named_buffers():
         value.copy_(buffers[name])
+    if extra:
+        model.load_state_dict(extra, strict=False)
     speeds = [sum(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
     (best, speed), *others = sorted(zip(choices, speeds, strict=True), key=lambda pair: -pair[1])
     if ranks.rank == 0:

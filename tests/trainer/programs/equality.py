@@ -44,18 +44,40 @@ fp32.loss(alone, low, high, work.loss).backward()  # type: ignore[no-untyped-cal
 joint = gradients(alone)
 furthest = float((averaged - joint).abs().max() / joint.abs().max())
 
+
+class Counter(torch.nn.Module):
+    """Its extra state is one tensor, of another length on each rank."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.ones(self.count)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.count = len(state)
+
+
 # Each rank starts with different weights; the broadcast must make them equal.
 torch.manual_seed(10 + ranks.rank)
 trained = work.build_model()
 trained.register_buffer("mask", torch.tensor([True, ranks.rank == 1]))  # Horovod sends no Booleans
 trained.register_buffer("turned", torch.full((3, 2), float(ranks.rank)).t())
+trained.counter = Counter(3 + ranks.rank)
 Trainer(config, ranks, trained, work, fp32).run()
 weights = torch.cat([parameter.flatten() for parameter in trained.parameters()])
 first, second = ranks.allgather(weights)
+counts = ranks.allgather(trained.counter.count)
 buffers = ranks.allgather([trained.get_buffer(name).tolist() for name in ("mask", "turned")])
 if ranks.rank == 0:
     print(
         json.dumps(
-            {"gradients_differ_by": furthest, "parameters_equal": torch.equal(first, second), "buffers": buffers}
+            {
+                "gradients_differ_by": furthest,
+                "parameters_equal": torch.equal(first, second),
+                "buffers": buffers,
+                "extra_states": counts,
+            }
         )
     )
