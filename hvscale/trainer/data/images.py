@@ -23,7 +23,11 @@ DEFINED_RANGES = ("PNG", "PPM")  # of integers
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-class UnknownRangeError(ValueError):
+class UnsupportedImageError(ValueError):
+    """The values of an intact image would be misread; the message says what to do."""
+
+
+class UnknownRangeError(UnsupportedImageError):
     """An image does not say which value is white."""
 
 
@@ -56,7 +60,7 @@ def why_unreadable(error: BaseException | None) -> str:
     """Why an image cannot be decoded; `error` is the cause of the RequestError."""
     if isinstance(error, Image.DecompressionBombError):
         return f"more than Pillow's limit of {2 * (Image.MAX_IMAGE_PIXELS or 0)} pixels"
-    if isinstance(error, UnknownRangeError):
+    if isinstance(error, UnsupportedImageError):
         return str(error)
     return getattr(error, "strerror", None) or "truncated or not an image"
 
@@ -82,7 +86,20 @@ def decode_transparency(file: Path) -> Image.Image | None:
     with open_image(file) as image:
         if not image.has_transparency_data:
             return None
-        return ImageOps.exif_transpose(image).convert("RGBA").getchannel("A")
+        return alpha_of(ImageOps.exif_transpose(image))
+
+
+def alpha_of(image: Image.Image) -> Image.Image:
+    """The alpha channel of an image with transparency.
+
+    Raises UnsupportedImageError for a transparent colour of 16 bits, of which Pillow reads only 8.
+    """
+    transparent = image.info.get("transparency")
+    if image.mode.startswith("I"):  # Pillow's convert would compare it with the upper 8 bits
+        return Image.fromarray(np.where(np.asarray(image) == transparent, 0, 255).astype(np.uint8))
+    if isinstance(transparent, tuple) and max(transparent) > 255:
+        raise UnsupportedImageError(f"its transparent colour {transparent} has 16 bits: convert it to 8 bits")
+    return image.convert("RGBA").getchannel("A")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -15,7 +15,7 @@ from hvscale.core.errors import RequestError
 from hvscale.trainer.data import pairs, resize, sources
 from hvscale.trainer.data.check import check
 from hvscale.trainer.data.classes import class_folders, training_crop, validation_crop
-from hvscale.trainer.data.images import Pixels, decode, decode_upright
+from hvscale.trainer.data.images import Pixels, decode, decode_transparency, decode_upright
 from hvscale.trainer.data.make_lr import make_lr
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import image_set, split
@@ -225,6 +225,23 @@ def test_bits_of_tiff_files_are_checked(photos: Path, mode: str) -> None:
     found = {problem.kind for problem in check(str(photos), 8, lambda: None).problems}
     assert ("16-bit" in found) == (mode == "I;16")
     assert ("grey" in found) == (mode != "RGB")
+
+
+def test_a_transparent_value_of_16_bits_is_that_pixel_only_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "transparent.png"
+    values = np.array([[0, 255, 256], [30000, 30001, 65535]], np.uint16)
+    for value in (255, 30000):
+        turned = Image.Exif()
+        turned[0x0112] = 3  # upside down
+        Image.fromarray(values).save(file, transparency=value, exif=turned)
+        alpha = decode_transparency(file)
+        assert alpha is not None
+        assert np.asarray(alpha).tolist() == np.where(values == value, 0, 255)[::-1, ::-1].tolist()
+        assert decode(file)[..., 0].tolist() == (values >> 8).tolist()
+    Image.new("RGB", (4, 4)).save(file, transparency=(30000, 0, 0))
+    with pytest.raises(RequestError, match=r"transparent\.png .*\(30000, 0, 0\) has 16 bits: convert it to 8 bits"):
+        decode_transparency(file)
+    assert decode(file).max() == 0
 
 
 @pytest.mark.parametrize("name", ["none", "n" * 300])
