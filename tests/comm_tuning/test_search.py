@@ -290,3 +290,22 @@ def test_steps_are_read_from_the_best_source_of_a_run(tmp_path: Path) -> None:
         steps = StepSource(2, Metric.parse(pattern)).steps(run)
         assert steps is not None
         assert steps.work.tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("speed 10\nspeed 20\nspeed 0.", [10, 20]),
+        ("speed 10\nspeed 20\nspeed 3\rspeed 4", [10, 20]),
+        ("speed 1\rspeed 10\r\nspeed 2\rspeed 20\n", [10, 20]),
+        ("speed 1\rspeed 2\rspeed 10", [10]),
+    ],
+)
+def test_a_number_that_may_be_cut_or_was_overwritten_is_no_step(tmp_path: Path, text: str, values: list[float]) -> None:
+    """`--metric` reads logs that ranks are still writing; a progress bar is a single match."""
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.log(0).write_bytes(text.encode())
+    steps = StepSource(1, Metric.parse("speed ([0-9.]+)")).steps(run)
+    assert steps is not None
+    assert steps.work.tolist() == values

@@ -118,9 +118,12 @@ class StepSource:
             return None
         by_rank = []
         for rank in range(self.np):
-            found = [
-                match for line in uncoloured_lines_of(run.log(rank)) for match in self.metric.pattern.finditer(line)
-            ]
+            log, pattern = run.log(rank), self.metric.pattern
+            # A line that is still being written may end inside a number; a progress bar has no other.
+            for unfinished in (False, True):
+                lines = uncoloured_lines_of(log, unfinished=unfinished)
+                if found := [match for line in lines for match in pattern.finditer(line)]:
+                    break
             if found:
                 by_rank.append([number(match[self.metric.group], run, rank) for match in found])
         if not by_rank:

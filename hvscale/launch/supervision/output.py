@@ -59,28 +59,29 @@ class RankOutput:
             return
 
 
-def lines_of(path: Path) -> Iterator[str]:
+def lines_of(path: Path, *, unfinished: bool = True) -> Iterator[str]:
     """The lines of a log as RankOutput shows them; none if there is no log.
 
+    `unfinished`: also a last line without a newline, which a running rank may have cut anywhere.
     Raises RequestError if the log cannot be read.
     """
-    unfinished = b""
+    rest = b""
     try:
         with open_regular(path) as log:
             while new := log.read(PIECE_BYTES):
-                lines, unfinished = split_lines(unfinished + new)
+                lines, rest = split_lines(rest + new)
                 yield from map(visible, lines)
     except FileNotFoundError:
         return
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
-    if unfinished:
-        yield visible(unfinished)
+    if unfinished and rest:
+        yield visible(rest)
 
 
-def uncoloured_lines_of(path: Path) -> Iterator[str]:
+def uncoloured_lines_of(path: Path, *, unfinished: bool = True) -> Iterator[str]:
     """As `lines_of`, without colours, which may stand between a word and its number."""
-    for line in lines_of(path):
+    for line in lines_of(path, unfinished=unfinished):
         yield without_sequences(line)
 
 
