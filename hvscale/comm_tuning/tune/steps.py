@@ -119,7 +119,7 @@ class StepSource:
         by_rank = []
         for rank in range(self.np):
             log, pattern = run.log(rank), self.metric.pattern
-            # A line that is still being written may end inside a number; a progress bar has no other.
+            # A rank may have cut its last line inside a number. A progress bar has no other line.
             for unfinished in (False, True):
                 lines = uncoloured_lines_of(log, unfinished=unfinished)
                 if found := [match for line in lines for match in pattern.finditer(line)]:
