@@ -1,7 +1,7 @@
 """What messages cost: the interface between Horovod's loop and measured or documented networks."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +46,6 @@ class Costs(Protocol):
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """Copies of a fused message into the fusion buffer and out of it, together."""
-
-    def beside_enqueuing(self, gradients_per_second: float, np: int) -> Self:
-        """The costs while each rank enqueues so many gradients, which takes from a shared core."""
 
 
 @dataclass(frozen=True)

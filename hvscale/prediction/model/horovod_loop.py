@@ -206,12 +206,10 @@ class Loop:
 
     def __init__(self, job: Job, settings: HorovodSettings, costs: Costs, np_: int, chains: int) -> None:
         self.np, self.costs, self.units = np_, costs, Units(job)
-        self.while_computing = costs.beside_enqueuing(job.gradients_per_second, np_)
         self.cycle = settings.cycle_seconds
         unit = ATOMIC_UNIT * DOUBLES
         self.threshold = -(-settings.fusion_bytes // unit) * unit
         self.agreement = costs.agreement_seconds(np_) if np_ > 1 else 0.0
-        self.agreement_while_computing = self.while_computing.agreement_seconds(np_) if np_ > 1 else 0.0
         self.tick = np.zeros(chains)  # start of the next cycle
         self.link_free = np.zeros(chains)  # end of the last message
         self.burst = np.full(chains, costs.burst.bytes if costs.burst else 0.0)
@@ -246,9 +244,7 @@ class Loop:
             self.tick += np.where(active, cycles * period, 0)
             found = queue.take_until(self.tick + 1e-12)
             start = self.tick.copy()
-            computing = during(start, exposed.after, self.agreement_while_computing)
-            agreement = self.agreement + computing * (self.agreement_while_computing - self.agreement)
-            now = np.where(active, start + agreement, start)
+            now = np.where(active, start + self.agreement, start)
             if active[0]:
                 self.timeline.agreements.append((float(start[0]), float(now[0])))
             for of_dtype in self.units.by_dtype:
@@ -260,8 +256,9 @@ class Loop:
         """Fuse and send what was found; return when the loop goes on."""
         for size, tensors, computed in self._fused(found):
             sends = tensors > 0
+            copies = np.where(tensors > 1, self.costs.copy_seconds(size, self.np), 0.0)
             start = now if self.costs.blocking else np.maximum(np.maximum(now, self.link_free), computed)
-            copies, wire = self._message(size, tensors, start, exposed.after)
+            wire = np.where(sends, self._wire(size, start), 0.0)
             done = start + copies + wire
             exposed.wire += np.where(sends, exposed.part(start + copies / 2, done - copies / 2), 0)
             exposed.copies += np.where(
@@ -294,38 +291,12 @@ class Loop:
             yield bytes_before[stop] - bytes_before[next_], tensors_before[stop] - tensors_before[next_], latest
             next_ = stop
 
-    def _message(
-        self, size: Floats, tensors: NDArray[np.int64], start: Floats, computed: Floats
-    ) -> tuple[Floats, Floats]:
-        """The seconds of the copies and of the wire; ranks compute until `computed`."""
-        burst = self._burst(size, start)
-        copies, wire = self._with(self.costs, size, tensors, burst)
-        if self.while_computing is not self.costs:
-            slow_copies, slow_wire = self._with(self.while_computing, size, tensors, burst)
-            computing = during(start, computed, slow_copies + slow_wire)
-            copies += computing * (slow_copies - copies)
-            wire += computing * (slow_wire - wire)
-        return copies, wire
-
-    def _with(
-        self, costs: Costs, size: Floats, tensors: NDArray[np.int64], burst: Floats | float
-    ) -> tuple[Floats, Floats]:
-        copies = np.where(tensors > 1, costs.copy_seconds(size, self.np), 0.0)
-        return copies, np.where(tensors > 0, costs.message_seconds(size, self.np, burst), 0.0)
-
-    def _burst(self, size: Floats, start: Floats) -> Floats | float:
-        """The bytes of each message that the link lets pass at once, which it then lacks."""
+    def _wire(self, size: Floats, start: Floats) -> Floats:
         burst = self.costs.burst
         if burst is None:
-            return 0.0
+            return self.costs.message_seconds(size, self.np)
         idle = np.maximum(start - self.link_free, 0)
         left = np.minimum(self.burst + idle * burst.bytes_per_second, burst.bytes)
         saved = np.minimum(left, self.costs.sent_bytes(size, self.np))
         self.burst = np.where(size > 0, left - saved, self.burst)
-        return saved
-
-
-def during(start: Floats, end: Floats, seconds: Floats | float) -> Floats:
-    """The share of so many seconds from `start` on that passes before `end`."""
-    share: Floats = np.clip((end - start) / np.maximum(seconds, SHORTEST_PERIOD), 0, 1)
-    return share
+        return self.costs.message_seconds(size, self.np, saved)

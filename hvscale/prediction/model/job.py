@@ -50,12 +50,6 @@ class Job:
         """A step without waiting: the mean over ranks and steps."""
         return float((self.ready.max(axis=2) + self.after).mean())
 
-    @property
-    def gradients_per_second(self) -> float:
-        """Of one rank, from a step's first gradient to its last; 0 if all are ready at once."""
-        seconds = float((self.ready.max(axis=2) - self.ready.min(axis=2)).mean())
-        return self.ready.shape[2] / seconds if seconds else 0.0
-
     def replayed(self, np_: int, count: int) -> "Job":
         """The computation of all ranks in the first `count` steps of a replay on `np_` ranks."""
         ranks, steps = self.after.shape

@@ -2,22 +2,20 @@
 
 An all-reduce takes
 
-    hypot((bytes - burst) / rate, (start * messages * waiting + copy * bytes * crowding) / left)
+    hypot((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
 
 over links, and within a node
 
-    (start * messages + copy * bytes) * waiting / left
+    (start * messages + copy * bytes) * crowding ** exponent
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
-Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
-crowding = max(1, ranks per core) and waiting = crowding ** exponent. The cores share out the work
-of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
-on the cores. Shared memory passes large messages in fragments, which wait in the same way. The work
-of the cores and the link's time overlap in part: the root of the sum of their squares lies between
-the longer of them and their sum. Ranks that sleep while they compute wake up for each gradient:
-`left` is the share of a core that this leaves. Links are limited by a token bucket, which lets pass
-at once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size
-of the all-reduce.
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
+crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
+than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
+large messages in fragments, which wait in the same way. The work of the cores and the link's time
+overlap in part: the root of the sum of their squares lies between the longer of them and their sum.
+Links are limited by a token bucket, which lets pass at once what it could have sent meanwhile. What
+the formula leaves is kept as a factor by the size of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,11 +87,7 @@ WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
 # Ranks that get a core one after the other have turns that are all the same. An agreement has too
 # few bytes to be shared out: each of its rounds waits until all ranks of a core have asked for it.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
-ROUND_ROBIN_AGREEMENTS = 1.75
-# Of a core, that a rank takes turns for: to wake up and enqueue a gradient. Measured on replays of
-# EDSR-baseline, 16 ranks a core of an AMD EPYC (27 us to enqueue, the rest to wake up).
-ENQUEUE_SECONDS = 30e-6
-LEAST_LEFT = 0.25  # of a core; beyond that the computing itself would take longer
+ROUND_ROBIN_AGREEMENTS = 1.5
 
 
 class SentPerRank(NamedTuple):
@@ -148,9 +142,7 @@ class Formula:
     crowding_exponent: Floats | float
     copies_wait: bool = False
 
-    def seconds(
-        self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0, left: float = 1.0
-    ) -> Floats:
+    def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
@@ -158,7 +150,7 @@ class Formula:
         start = self.start_seconds * path.messages * waiting
         copy = self.copy_seconds_per_byte * path.bytes * sizes * (waiting if self.copies_wait else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.hypot(on_link, (start + copy) / left)
+        found: Floats = np.hypot(on_link, start + copy)
         return found
 
 
@@ -183,10 +175,6 @@ class MeasuredCosts:
     blocking: bool = True
     error_of_larger: Floats | None = None
     """Of the logarithm of their time, drawn for each job; None: none."""
-    enqueue_seconds: float = 0.0
-    """Of a shared core, for each gradient of each rank."""
-    left: float = 1.0
-    """The share of a core that enqueuing gradients leaves."""
 
     def with_link(self, bytes_per_second: float) -> "MeasuredCosts":
         """The same on a link of another rate, with the same share of it that arrives as data."""
@@ -218,9 +206,9 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst, self.left)
+        seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
         factors = factor(self.factors, bytes) * self._factor_of_larger(bytes)
-        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds / self.left
+        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -235,16 +223,10 @@ class MeasuredCosts:
 
     def agreement_seconds(self, np: int) -> float:
         waiting: float = self.crowding(np) ** self.agreement_exponent
-        return self.agreement_start_seconds * ceil(log2(np)) * waiting / self.left
+        return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes / self.left
-
-    def beside_enqueuing(self, gradients_per_second: float, np: int) -> "MeasuredCosts":
-        if self.ranks_per_core(np) <= 1 or not self.enqueue_seconds:
-            return self
-        taken = self.ranks_per_core(np) * gradients_per_second * self.enqueue_seconds
-        return replace(self, left=max(1 - taken, LEAST_LEFT))
+        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
@@ -273,8 +255,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
-    in_turns = all(run.round_robin for run in messages)
-    if in_turns:
+    if all(run.round_robin for run in messages):
         prior = in_turn(prior, runs)
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
@@ -301,8 +282,6 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         blocking=not over_nccl,
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
-        # A training does not sleep: its messages took what the computing leaves.
-        enqueue_seconds=ENQUEUE_SECONDS if in_turns and not any(run.from_training for run in messages) else 0.0,
     )
 
 

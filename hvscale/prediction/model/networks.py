@@ -163,10 +163,6 @@ class DocumentedCosts:
         sizes = numpy.asarray(bytes, float)
         return numpy.zeros_like(sizes) if rate is None else 2 * sizes / rate
 
-    def beside_enqueuing(self, gradients_per_second: float, np: int) -> "DocumentedCosts":
-        """The same: each process has a core."""
-        return self
-
     def scaled(self, bandwidth: float = 1.0, start_up: float = 1.0) -> "DocumentedCosts":
         """Multiply all bandwidths, and all start-up times."""
         return replace(self, bandwidth=self.bandwidth * bandwidth, start_up=self.start_up * start_up)

@@ -66,6 +66,3 @@ class SimpleCosts:
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         return bytes * self.copy
-
-    def beside_enqueuing(self, gradients_per_second: float, np: int) -> "SimpleCosts":
-        return self

@@ -42,16 +42,6 @@ class GrowingCosts(SimpleCosts):
         return (np - 1) * super().copy_seconds(bytes, np)
 
 
-@dataclass(frozen=True)
-class SharedCoreCosts(SimpleCosts):
-    """SimpleCosts, and everything takes three times as long while ranks compute."""
-
-    def beside_enqueuing(self, gradients_per_second: float, np: int) -> "SharedCoreCosts":
-        assert gradients_per_second > 0
-        third = self.bytes_per_second / 3
-        return replace(self, bytes_per_second=third, agreement=3 * self.agreement, copy=3 * self.copy)
-
-
 def job_of(ready: Sequence[float], sizes: list[int], **fields: list[str] | list[str | None]) -> Job:
     """Two ranks which enqueue the tensors at the same times in each of two steps."""
     return make_job(np.tile(np.array(ready), (2, 2, 1)), sizes, after=0.0, **fields)  # type: ignore[arg-type]
@@ -137,19 +127,6 @@ def test_what_follows_the_last_tensor_is_exposed(last: float, expected: dict[str
     assert messages(found)[0] == (3, 9)
     assert found.timeline.messages[-1][2:] == (1, 1)
     assert parts(found) == expected
-
-
-def test_messages_are_slower_while_ranks_that_share_a_core_compute() -> None:
-    """The first agreement takes 3 s. Copies and a message would then take 9 s each.
-
-    After 12 s of these 18 the ranks have computed, and the last third takes 2 s instead of 6, which
-    are copies. The last tensor follows as if alone.
-    """
-    costs = SharedCoreCosts(bytes_per_second=1, agreement=1, copy=1.0)
-    found = one_step([2, 2, 17], [1, 2, 1], costs=costs, settings=FUSION)
-    assert found.timeline.agreements == [(2, 5), (19, 20)]
-    assert messages(found) == [(5, 19), (20, 21)]
-    assert parts(found) == {"step": 21, "agreement": 1, "wire": 1, "copies": 2, "hidden": 12}
 
 
 def test_a_link_lets_what_it_saved_up_pass_at_once() -> None:

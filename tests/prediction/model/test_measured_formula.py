@@ -35,20 +35,6 @@ COSTS = MeasuredCosts(
 )
 
 
-def test_ranks_that_enqueue_leave_less_of_a_core_and_all_of_the_link() -> None:
-    """Two ranks a core, each with 100 gradients a second of 2 ms, leave 60 % of the core."""
-    costs = replace(COSTS, enqueue_seconds=2e-3)
-    shared = costs.beside_enqueuing(100, 4)
-    assert FORMULA.seconds(MB, 4, 2, left=0.6) == pytest.approx(np.hypot(0.036 / 0.6, 0.015))
-    assert shared.message_seconds(MB, 4) == pytest.approx(2 * np.hypot(0.06, 0.015) + 0.005 / 0.6)
-    assert shared.agreement_seconds(4) == pytest.approx(costs.agreement_seconds(4) / 0.6)
-    assert shared.copy_seconds(MB, 4) == pytest.approx(costs.copy_seconds(MB, 4) / 0.6)
-    # Something remains, or messages would never arrive.
-    assert costs.beside_enqueuing(1e6, 4).agreement_seconds(4) == pytest.approx(4 * costs.agreement_seconds(4))
-    for own_cores in (replace(costs, cores=None), replace(costs, cores=4), COSTS):
-        assert own_cores.beside_enqueuing(100, 4) is own_cores
-
-
 @pytest.mark.parametrize(
     ("algorithm", "np_", "expected"),
     [
