@@ -66,9 +66,8 @@ class Prior(NamedTuple):
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
     `copies_wait`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
     seconds to copy a byte, with its standard deviation. It is large without a known link, whose
-    time then counts as copying. `start`: the logarithm of the seconds to start a message, where
-    agreements show it; None: unknown. `typical`: of the agreements, their median counts and not
-    their mean. All were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
+    time then counts as copying. All were chosen for 4 to 32 ranks on two cores
+    (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
@@ -77,17 +76,12 @@ class Prior(NamedTuple):
     copies_wait: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
-    start: float | None = None
-    start_deviation: float = 1.0
-    typical: bool = False
 
 
 ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), Prior(1.75, 1.5)
 WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
-# Ranks that get a core one after the other have turns that are all the same. An agreement has too
-# few bytes to be shared out: each of its rounds waits until all ranks of a core have asked for it.
+# Ranks that get a core one after the other have turns that are all the same.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
-ROUND_ROBIN_AGREEMENTS = 1.5
 
 
 class SentPerRank(NamedTuple):
@@ -256,7 +250,9 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
     if all(run.round_robin for run in messages):
-        prior = in_turn(prior, runs)
+        prior = prior._replace(
+            messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_EXPONENT, deviation=ROUND_ROBIN_DEVIATION
+        )
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
@@ -267,13 +263,13 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     for _ in range(REFITS):
         factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
-    agreements = _fit_agreements(runs, prior)
+    start, exponent = _fit_agreements(runs, prior)
     over_nccl = messages[0].over_nccl
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
-        agreement_start_seconds=agreements.start_seconds,
-        agreement_exponent=agreements.exponent,
+        agreement_start_seconds=start,
+        agreement_exponent=exponent,
         factors=_factors(formula, messages, burst),
         burst=burst,
         largest_np=max(run.np for run in messages),
@@ -283,21 +279,6 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
     )
-
-
-def in_turn(prior: Prior, runs: Sequence[Samples]) -> Prior:
-    """The prior of ranks that get a core one after the other.
-
-    Over MPI an agreement is an all-reduce like the messages, and shows what it costs to start one.
-    """
-    polling = all(run.polling for run in runs)
-    agreements = ROUND_ROBIN_AGREEMENTS if polling else ROUND_ROBIN_EXPONENT
-    prior = prior._replace(
-        messages=ROUND_ROBIN_EXPONENT, agreements=agreements, deviation=ROUND_ROBIN_DEVIATION, typical=True
-    )
-    over_mpi = polling and not any(run.over_nccl for run in runs)
-    start = _fit_agreements(runs, prior).start_seconds if over_mpi else 0.0
-    return prior._replace(start=float(np.log(start)) if start else None)
 
 
 def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCosts:
@@ -368,15 +349,13 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
 
     # The prior counts as much as one run.
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
-    expected = [(3, prior.messages, prior.deviation), (1, prior.copy, prior.copy_deviation)]
-    if prior.start is not None:
-        expected.append((0, prior.start, prior.start_deviation))
 
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate, prior.copies_wait)
         return np.concatenate(
             [
-                *(weight_of_prior * (parameters[one] - mean) / deviation for one, mean, deviation in expected),
+                weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
+                weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -387,7 +366,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     limits = ([-18, -30, 1.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
     first = np.array([-9, prior.copy, HEADERS, prior.messages])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    data = slice(len(expected) * len(weight_of_prior), None)
+    data = slice(2 * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
         1 / np.array([*MAX_DEVIATION, prior.deviation]) ** 2
@@ -450,24 +429,14 @@ def _fit_handling(runs: Sequence[Samples]) -> Handling:
     return Handling(float(np.mean(seconds / (1 + others * rest))), float(own), others)
 
 
-class Agreements(NamedTuple):
+def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:
     """Seconds of one round without crowding, and the exponent of crowding."""
-
-    start_seconds: float
-    exponent: float
-
-
-def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> Agreements:
-    """Fit a line to the logarithms of the agreements of each run; zeros without any."""
     known = [run for run in runs if len(run.agreements)]
     if not known:
-        return Agreements(0.0, 0.0)
+        return 0.0, 0.0
     # A benchmark's ranks never sleep between its calls: Horovod's own agreements take longer.
     known = [run for run in known if not run.from_benchmark] or known
-    # Where ranks take turns, a few agreements are much longer than the others on few ranks, and a
-    # mean that follows them would grow with the crowding.
-    middle = np.median if prior.typical else np.mean
-    rows = [(run.np, run.ranks_per_core, middle(run.agreements)) for run in known]
+    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in known]
     rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
@@ -475,7 +444,7 @@ def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> Agreements:
     spread, weight = crowding - crowding.mean(), (INLIER_ERROR / prior.deviation) ** 2
     slope = float((spread @ each + weight * prior.agreements) / (spread @ spread + weight))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
-    return Agreements(float(np.exp((each - exponent * crowding).mean())), exponent)
+    return float(np.exp((each - exponent * crowding).mean())), exponent
 
 
 def factor(factors: Factors, sizes: Floats) -> Floats:

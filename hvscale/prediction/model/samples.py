@@ -70,8 +70,6 @@ class Samples:
     """NCCL carried the messages, from GPU to GPU; MPI the agreements."""
     round_robin: bool = False
     """Ranks that share a core got it one after the other."""
-    polling: bool = True
-    """Ranks that wait ask for messages whenever they get a core, as those of MPI; Gloo's sleep."""
     from_benchmark: bool = False
     """Calls one after the other, in which ranks never sleep."""
 
@@ -249,7 +247,6 @@ def place(record: RunRecord) -> dict[str, Any]:
         "library": record.measured_library.name,
         "algorithm": asked_algorithm(record),
         "round_robin": record.host.scheduling == "round-robin",
-        "polling": record.library.has_mpi,
     }
 
 

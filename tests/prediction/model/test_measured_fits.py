@@ -4,7 +4,6 @@ Where messages determine a parameter, a fit returns it; where they do not, it ke
 where both count alike, it lies between them.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,9 +152,8 @@ def test_a_slow_size_that_one_run_sends_more_often_is_not_taken_for_crowding() -
         ({"bytes_per_second": RATE}, 1.75, 1.5),
         ({}, 1.75, 1.5),
         ({"nodes": 1}, 1.4, 1.4),
-        ({"round_robin": True}, 1, 1.5),
-        ({"round_robin": True, "nodes": 1}, 1, 1.5),
-        ({"round_robin": True, "polling": False}, 1, 1),
+        ({"round_robin": True}, 1, 1),
+        ({"round_robin": True, "nodes": 1}, 1, 1),
     ],
 )
 def test_runs_without_crowding_leave_its_exponents_to_the_prior(
@@ -365,29 +363,6 @@ def agreements(*runs: tuple[int, float, float]) -> MeasuredCosts:
         ],
         None,
     )
-
-
-def test_a_few_long_agreements_count_only_where_each_rank_may_run() -> None:
-    """Of three agreements one takes a thousand times as long, or an unusual turn of a core does."""
-    run = waiting(4, agreements=np.array([2e-3, 2e-3, 2.0]))
-    assert fit_costs([run], None).agreement_start_seconds == pytest.approx(2.004 / 3 / 2)
-    assert fit_costs([replace(run, round_robin=True)], None).agreement_start_seconds == pytest.approx(1e-3)
-
-
-def test_agreements_show_what_it_costs_ranks_in_turn_to_start_a_message() -> None:
-    """Messages of one size may take their time for any part. Polling ranks agree by all-reduces."""
-    long = np.full(6, 1e8)
-    run = measured(4, long, np.full(6, 0.2), round_robin=True, agreements=np.full(3, 2e-5))
-    starts = {
-        name: fit_costs([one], None, "ring").formula.start_seconds
-        for name, one in {
-            "polling": run,
-            "asleep": replace(run, polling=False),
-            "nccl": replace(run, over_nccl=True),
-        }.items()
-    }
-    assert starts["polling"] == pytest.approx(1e-5, rel=0.05)
-    assert min(starts["asleep"], starts["nccl"]) > 10 * starts["polling"]
 
 
 def test_a_round_of_agreements_takes_the_geometric_mean_of_runs() -> None:
