@@ -105,14 +105,19 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
 
 @contextmanager
 def removed_if_refused(run: RunFolder) -> Iterator[None]:
-    """Context: an error unlocks the run's folder and removes it unless files are in it.
+    """Context: an error removes what was written to the run's folder, and unlocks it.
 
-    No run began, so it would be the folder of an unreadable one.
+    No run began, so it would be the folder of an unreadable one. It is removed too unless it held
+    files before.
     """
+    before = set(run.path.iterdir())
     try:
         yield
     except BaseException:
-        remove_empty((run.hvprof, run.logs, run.ranks, run.path / effective_settings.FOLDER))
+        with suppress(OSError):  # the error matters more
+            for path in set(run.path.iterdir()) - before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_empty((run.hvprof, run.logs, run.ranks))
         run.unlock()
         raise
 

@@ -608,7 +608,11 @@ np = [8]
 @pytest.mark.parametrize(
     ("more", "options", "message"),
     [
-        ("", {"set": ["registration_cache=off"]}, r"small\.replayed: mpi-reg: --env .* ask for different values: "),
+        (
+            "",
+            {"set": ["registration_cache=off"]},
+            r"small\.replayed: mpi-reg: --set registration_cache=off and registration_cache=on ask for different values: ",
+        ),
         (
             'link = "1gbit"\nrepeat = 2',
             {},

@@ -313,6 +313,18 @@ def test_bench_of_a_back_end_without_mpi_rejects_the_table(hvscale: Run, table: 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_refused_job_leaves_none_of_a_table_s_files(hvscale: Run, table: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/notes.txt").write_text("mine")
+    for run in (("--run", "job"), ()):
+        words = ("--collectives", table, "--env", "HVPROF_JOB_MIB=32G", *run, "--", "true")
+        done = hvscale("profile", "-np", "2", *words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert "HVPROF_JOB_MIB=32G: give a whole number" in done.stderr
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_library_supports_one_layout_per_np(hvscale: Run, tmp_path: Path) -> None:
     text = ALGORITHMS.format(mpi="openmpi")
     other = text.partition("[[rule]]")[2].replace("ranks_per_node = 2", "ranks_per_node = 1")

@@ -185,8 +185,14 @@ def test_settings_reach_ucx(hvscale: Run, program: Callable[[str], Path], tmp_pa
         (("--set", "cuda_ipc"), "the value is missing; write KNOB=VALUE"),
         (("--set", "cudaipc=off"), "did you mean cuda_ipc?"),
         (("--set", "cycle_time=1", "--set", "cycle_time=2"), "cycle_time is also set to 1; set it once"),
-        (("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"), "ask for different values: remove one of them"),
-        (("--set", "transport=ucx", "--transport", "ob1"), "ask for different values: remove one of them"),
+        (
+            ("--set", "cycle_time=1", "--env", "HOROVOD_CYCLE_TIME=2"),
+            "--env HOROVOD_CYCLE_TIME=2 and cycle_time=1 ask for different values: remove one of them",
+        ),
+        (
+            ("--set", "transport=ucx", "--transport", "ob1"),
+            "--transport ob1 and transport=ucx ask for different values: remove one of them",
+        ),
         (("--set", "transport=tcp,self", "--set", "cuda_ipc=off"), "both need UCX_TLS: use one of them"),
     ],
 )

@@ -252,7 +252,7 @@ def test_a_length_of_another_kind_is_kept_or_replaced(hvscale_warm: Run, tmp_pat
 
 
 def test_weights_are_those_of_the_latest_step(
-    hvscale_warm: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hvscale: Run, hvscale_warm: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A resumed training that is killed leaves the earlier model.pt beside later checkpoints."""
     assert hvscale_warm(*EDSR, "--steps", 4, "--run", "short").returncode == 0
@@ -267,7 +267,11 @@ def test_weights_are_those_of_the_latest_step(
     assert not is_long(tmp_path / "short")
     shutil.copy(renamed, tmp_path / "short/checkpoints/step-000000008.ckpt")
     assert is_long(tmp_path / "short")
-    assert "short/model.pt is of step 4: using the later checkpoint step-000000008.ckpt" in capsys.readouterr().err
+    warning = "short/model.pt is of step 4: using the later checkpoint step-000000008.ckpt"
+    assert warning in capsys.readouterr().err
+    done = hvscale("launch", "-np", 2, "--run", "scores", "--", "hvscale", "eval", "short")
+    assert done.returncode == 0, done.stderr
+    assert [warning in (tmp_path / f"scores/logs/rank-{rank:05d}.log").read_text() for rank in (0, 1)] == [True, False]
 
 
 def test_extra_states_of_modules_are_resumed_and_evaluated(hvscale: Run, tmp_path: Path) -> None:

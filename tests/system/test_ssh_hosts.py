@@ -139,6 +139,21 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
     assert (record["state"], record["failed_rank"]) == ("failed", 1)
 
 
+@pytest.mark.parametrize(("limits", "status"), [("ulimit -S -n 16", 0), ("ulimit -n 64", 2)])
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
+    tmp_path: Path, ssh: SshHosts, monkeypatch: pytest.MonkeyPatch, limits: str, status: int
+) -> None:
+    """As on hundreds of hosts with a limit of 1024."""
+    monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
+    words = [PROGRAMS / "hvscale", "launch", "-np", "2", "--hosts", "alpha,beta", "--", "true"]
+    limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    if status:
+        (line,) = done.stderr.splitlines()
+        assert "open files at a time, and the hard limit is 64 (`ulimit -H -n`): use fewer nodes, or " in line
+
+
 def test_a_host_that_does_not_answer_is_named(error_line: ErrorLine) -> None:
     line = error_line("-np", 2, "--hosts", "alpha:1,nobody:1")
     assert "host nobody does not answer by ssh" in line

@@ -37,12 +37,14 @@ class Setting:
 class Translated:
     """The variables and options that settings translate to.
 
-    `also_set`: further variables that these require. `preload`: LD_PRELOAD with the libraries that
-    they require and those of the user; empty if they require none.
+    `written_by`: the setting of each variable and option. `also_set`: further variables that these
+    require. `preload`: LD_PRELOAD with the libraries that they require and those of the user; empty
+    if they require none.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
+    written_by: dict[str, Setting] = field(default_factory=dict)
     also_set: dict[str, str] = field(default_factory=dict)
     preload: dict[str, str] = field(default_factory=dict)
 
@@ -80,16 +82,16 @@ def translate(settings: list[Setting], target: Target) -> Translated:
     same variable, and a C library that was not built.
     """
     translated = Translated()
-    written_by: dict[str, Setting] = {}
     for setting in settings:
         for spelling, value in accepting_spellings(setting, target):
             for name, word in spelling.write(value).items():
                 into = translated.options if spelling.is_option else translated.variables
                 if into.setdefault(name, word) != word:
                     raise RequestError(
-                        f"--set {written_by[name]} and --set {setting} both need {name}: use one of them, or --env {name}=VALUE"
+                        f"--set {translated.written_by[name]} and --set {setting} both need {name}: use one of them, "
+                        f"or --env {name}=VALUE"
                     )
-                written_by[name] = setting
+                translated.written_by[name] = setting
             if not spelling.is_option:
                 translated.also_set |= spelling.required_variables(value)
             if spelling.preloads(value):
@@ -202,14 +204,20 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
     changes: dict[str, Any] = {"set": tuple(map(str, settings))}
     for option, word in translated.options.items():
         if given.get(option, word) != word:
-            raise ConflictError(f"{option} {given[option]} and --set ask for different values: remove one of them")
+            raise conflict(f"{option} {given[option]}", translated.written_by[option], options)
         changes[OPTIONS[option]] = word
     for name, word in translated.variables.items():
         if given.get(name, word) != word:
-            raise ConflictError(f"--env {name}={given[name]} and --set ask for different values: remove one of them")
+            raise conflict(f"--env {name}={given[name]}", translated.written_by[name], options)
     variables = {**translated.also_set, **translated.variables}
     added = {**{name: word for name, word in variables.items() if name not in given}, **translated.preload}
     return options.replace(**changes, env=(*options.env, *(f"{name}={word}" for name, word in added.items())))
+
+
+def conflict(given: str, setting: Setting, options: LaunchOptions) -> ConflictError:
+    """The error that the user gave this option, or already applied another --set of the knob."""
+    applied = next((f"--set {one}" for one in parse(options.set) if one.knob == setting.knob and one != setting), None)
+    return ConflictError(f"{applied or given} and {setting} ask for different values: remove one of them")
 
 
 def target_of(

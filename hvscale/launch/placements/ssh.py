@@ -29,6 +29,7 @@ from hvscale.launch.supervision.programs import require
 
 CONNECT_SECONDS = 10
 SSH_EXIT_SECONDS = 5
+FILES_PER_HOST = 4  # a HostConnection takes three, Hydra four
 # A host that stops answering while the job runs counts as lost after 30 s. Options in HVSCALE_SSH
 # come first and take precedence.
 SSH_OPTIONS = {
@@ -66,6 +67,7 @@ class Ssh(Placement):
     def prepare(self, request: PlacementRequest) -> Iterator[Nodes]:
         hosts = [(name, slots) for name, slots in fill_hosts(parse_hosts(request.options), request.np) if slots]
         connections: list[HostConnection] = []
+        programs.allow_open_files(FILES_PER_HOST * len(hosts))
         try:
             for name, _ in hosts:
                 with interrupts.defer_interrupts():

@@ -5,6 +5,7 @@ If a program fails, the error is one line with its name and the cause.
 
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, TypeVar
 
@@ -102,6 +104,25 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 AT_ONCE = 8
 END_SECONDS = 5  # a killed program ends at once
+SPARE_FILES = 128  # what else is opened meanwhile: mpirun takes about 90, and inherits the limit
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the limit of open files if it does not allow `count` more.
+
+    Raises RequestError if the hard limit does not either.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(list(Path("/proc/self/fd").iterdir())) + count + SPARE_FILES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if needed > hard != resource.RLIM_INFINITY:
+        raise RequestError(
+            f"this job needs {needed} open files at a time, and the hard limit is {hard} (`ulimit -H -n`): use fewer "
+            "nodes, or have an administrator raise the limit (nofile in limits.conf)"
+        )
+    # Not to the hard limit: some programs close every descriptor up to theirs.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def run_all(
@@ -110,8 +131,9 @@ def run_all(
     """Run programs at the same time; return how each ended, None for one killed after `seconds`.
 
     An interrupted wait kills them all. Ctrl-C in the terminal does not reach them. Raises OSError
-    if one cannot be started.
+    if one cannot be started, and as `allow_open_files`.
     """
+    allow_open_files(2 * len(commands))
     deadline = time.monotonic() + seconds
     with ExitStack() as stack:
         started = []

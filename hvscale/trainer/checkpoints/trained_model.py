@@ -12,6 +12,7 @@ from hvscale.core.files import is_folder
 from hvscale.models.presets.edsr import infer_edsr_options
 from hvscale.trainer.checkpoints import store
 from hvscale.trainer.progress import warn
+from hvscale.trainer.ranks import started_as_rank_zero
 from hvscale.trainer.result import TrainResult
 
 EDSR_NAMES = {"edsr", "edsr-baseline"}  # they differ only in their defaults
@@ -79,7 +80,8 @@ def weights_in(folder: Path) -> Path:
         return newest
     ended_after = steps_of_result(folder)
     if newest is not None and ended_after is not None and store.step_of(newest) > ended_after:
-        warn(f"{final} is of step {ended_after}: using the later checkpoint {newest.name}")
+        if started_as_rank_zero():
+            warn(f"{final} is of step {ended_after}: using the later checkpoint {newest.name}")
         return newest
     return final
 
