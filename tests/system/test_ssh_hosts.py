@@ -145,7 +145,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
 ) -> None:
     """As on hundreds of hosts with a limit of 1024."""
     monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
-    words = [PROGRAMS / "hvscale", "launch", "-np", "2", "--hosts", "alpha,beta", "--", "true"]
+    words = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--hosts", "alpha,beta", "--", "true"]
     limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *words]
     done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
