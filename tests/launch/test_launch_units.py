@@ -583,6 +583,17 @@ def test_a_launcher_s_end_is_seen_with_more_than_1024_open_files() -> None:
         assert process.poll() == 0
 
 
+def test_more_programs_run_at_once_than_the_limit_of_open_files_allows() -> None:
+    """As `true` in each of 600 nodes."""
+    _, most = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+        found = programs.run_all([["true"]] * 40, 60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [one and one.returncode for one in found] == [0] * 40
+
+
 def test_a_library_that_does_not_report_its_settings_is_asked_once(tmp_path: Path) -> None:
     library = create_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast")  # without the tools interface
     job = LaunchedJob(RunFolder(tmp_path / "run"), library, ["true"], {"MPIR_CVAR_ENABLE_GPU": "1"})
