@@ -85,8 +85,8 @@ class Cell(NamedTuple):
         return f"{self.model}_{link}_{self.algorithm}_{self.fusion_mib}MiB_{self.cycle_ms}ms_{self.mpi}"
 
     @property
-    def messages_of(self) -> tuple[str, str, str]:
-        """What decides how long a message of a size takes."""
+    def network(self) -> tuple[str, str, str]:
+        """Link, algorithm and library, which decide how long a message of a size takes."""
         return self.link, self.algorithm, self.mpi
 
     @property
@@ -324,7 +324,7 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
 
 def other_jobs_runs(cell: Cell, options: argparse.Namespace) -> list[RunFolder]:
     """The complete runs to fit of the other cells with the same network, library and algorithm."""
-    alike = [one for one in SAMPLE if one != cell and one.messages_of == cell.messages_of]
+    alike = [one for one in SAMPLE if one != cell and one.network == cell.network]
     paths = [run_path(options.folder, one, np_) for one in alike for np_ in options.fit]
     return [RunFolder.open(path) for path in paths if is_complete(path)]
 

@@ -105,10 +105,9 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
 
 @contextmanager
 def removed_if_refused(run: RunFolder) -> Iterator[None]:
-    """Context: an error removes what was written to the run's folder, and unlocks it.
+    """Context: after an error, the run's folder is unlocked and has only what it held before.
 
-    No run began, so it would be the folder of an unreadable one. It is removed too unless it held
-    files before.
+    No run began, so what was written would look like an unreadable run. An empty folder is removed.
     """
     before = set(run.path.iterdir())
     try:

@@ -215,7 +215,7 @@ def with_settings(requests: Iterable[str], command: list[str], options: LaunchOp
 
 
 def conflict(given: str, setting: Setting, options: LaunchOptions) -> ConflictError:
-    """The error that the user gave this option, or already applied another --set of the knob."""
+    """The error for a setting that contradicts a given option, or an earlier --set of its knob."""
     applied = next((f"--set {one}" for one in parse(options.set) if one.knob == setting.knob and one != setting), None)
     return ConflictError(f"{applied or given} and {setting} ask for different values: remove one of them")
 

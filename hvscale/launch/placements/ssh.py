@@ -29,7 +29,7 @@ from hvscale.launch.supervision.programs import require
 
 CONNECT_SECONDS = 10
 SSH_EXIT_SECONDS = 5
-FILES_PER_HOST = 4  # a HostConnection takes three, Hydra four
+FILES_PER_HOST = 4  # a HostConnection takes three, and one is spare
 # A host that stops answering while the job runs counts as lost after 30 s. Options in HVSCALE_SSH
 # come first and take precedence.
 SSH_OPTIONS = {

@@ -113,10 +113,10 @@ def allow_open_files(count: int) -> None:
     Raises RequestError if the hard limit does not either.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(list(Path("/proc/self/fd").iterdir())) + count + SPARE_FILES
+    needed = sum(1 for _ in Path("/proc/self/fd").iterdir()) + count + SPARE_FILES
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
-    if needed > hard != resource.RLIM_INFINITY:
+    if hard != resource.RLIM_INFINITY and needed > hard:
         raise RequestError(
             f"this job needs {needed} open files at a time, and the hard limit is {hard} (`ulimit -H -n`): use fewer "
             "nodes, or have an administrator raise the limit (nofile in limits.conf)"

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
-from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, register
+from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, comma_list, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
 from hvscale.bench.experiments.entries.replay import ReplayEntry
 from hvscale.bench.experiments.entries.settings import SettingsDocument, SettingsEntry, Source, percent
@@ -109,7 +109,7 @@ class PredictEntry(Entry):
 
     def measurement(self, path: Path, launch: LaunchContext) -> "PredictMeasurement":
         if self.flags:
-            check_options(["--np", ranks(self.np), *self.flags])
+            check_options(["--np", comma_list(self.np), *self.flags])
         return PredictMeasurement(self, path)
 
 
@@ -140,7 +140,7 @@ class PredictMeasurement(MeasurementDefaults):
             progress.starting(settings, 1)
             result = self.path / f"prediction-{settings}"
             shutil.rmtree(result, ignore_errors=True)  # of an earlier call, with fewer replays
-            options = ["--np", ranks(self.entry.np), *self.entry.flags, "--run", str(result), "--json"]
+            options = ["--np", comma_list(self.entry.np), *self.entry.flags, "--run", str(result), "--json"]
             runs = [*inputs(folder, replays, settings), *self.runs_alone(settings)]
             self.document.commands[settings] = ["hvscale", "predict", *runs, *options]
             found = predict(self.document.commands[settings][2:])
@@ -223,16 +223,12 @@ def runs_of(document: SettingsDocument, settings: str, has_np: Callable[[int], b
     return [run for name in names for run in document.folders(name).values()]
 
 
-def ranks(np: Sequence[int]) -> str:
-    return ",".join(map(str, np))
-
-
 def check_options(options: Sequence[str]) -> None:
     """Raises RequestError for options and values that `hvscale predict` refuses whatever the runs.
 
     A file that an option names must exist.
     """
-    # Before the others: the last of them might take it as its value.
+    # First, because the last option might take it as its value.
     done = subprocess.run([*PREDICT, "--check-options", ".", *options], capture_output=True, text=True)
     if done.returncode != 0:
         raise RequestError(f"flags: hvscale predict: {refusal(done)}")
