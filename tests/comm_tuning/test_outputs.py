@@ -268,9 +268,14 @@ def test_the_guide_repeats_the_search_with_its_options(tmp_path: Path) -> None:
     write_outputs(tmp_path, study(RING).model_copy(update={"request": request}))
     search, proof, *_ = (tmp_path / "guide.md").read_text().partition("## How to repeat it")[2].split("```sh")[1:]
     metric = r"--metric 'speed: (\S+)'"
-    assert all(words in search for words in ("--knobs cycle_time,binding", "--trial-seconds 5", metric)), search
+    limits = ("--trial-seconds 5", "--trials 3", "--pairs 7")
+    assert all(words in search for words in ("--knobs cycle_time,binding", *limits, metric)), search
     assert "compare-settings" in proof
     assert metric in proof
+    # compare-settings finds no throughput that only tune counts.
+    write_outputs(tmp_path, study(RING, unit="steps/s"))
+    _, proof, *_ = (tmp_path / "guide.md").read_text().partition("## How to repeat it")[2].split("```sh")[1:]
+    assert "--metric REGEX" in proof
 
 
 def test_bytes_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
@@ -297,7 +302,7 @@ def test_the_guide_lists_knobs_without_effect_separately(tmp_path: Path) -> None
     assert best.ratio is not None
     assert best.ratio.mean == pytest.approx(20 / (10**3 * 15) ** (1 / 4), rel=0.01)  # geometric means
     write_outputs(tmp_path, document)
-    without_effect = (tmp_path / "guide.md").read_text().partition("## What does not matter here")[2]
+    without_effect = (tmp_path / "guide.md").read_text().partition("## What was not searched, or made no difference")[2]
     assert "cycle\\_time: tried" in without_effect
     assert "registration" not in without_effect.partition("## How")[0]
 

@@ -14,6 +14,7 @@ from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
 from hvscale.comm_tuning.tune.outputs.commands import ShellCommand, command, commands, launch_words, shell
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, output_formats
+from hvscale.comm_tuning.tune.request import MIN_PAIRS
 from hvscale.comm_tuning.tune.scores import ratios
 from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.core.statistics import Estimate, percent, welch_ratio
@@ -25,6 +26,7 @@ from hvscale.studies.run_report.compare_tables import human_calls, human_gain, h
 TEMPLATES = Path(__file__).parent / "templates"
 TRIALS_SHOWN = 30
 GUIDE = "guide."
+IMAGES_UNIT = "images/s"
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class Guide:
         return shown
 
     @property
-    def does_not_matter(self) -> list[tuple[str, str]]:
+    def without_effect(self) -> list[tuple[str, str]]:
         """Knobs that were not searched or show no effect, each with the reason."""
         found = [(choice.knob, choice.reason) for choice in self.document.space if not choice.values]
         for effects in self.effects:
@@ -262,15 +264,22 @@ class Guide:
         metric = [["--metric", request["metric"]]] if request.get("metric") else []
         limits = [["--knobs", ",".join(request["knobs"])]] if request.get("knobs") else []
         limits += [["--trial-seconds", f"{request['trial_seconds']:g}"]] if "trial_seconds" in request else []
-        search = [["hvscale", "tune", "-np", str(self.document.np)], *launch_words(self.tuned, asked), *fixed]
+        limits += [["--trials", str(len(self.document.trials))]] if self.document.winner is not None else []
+        pairs = len(self.proof.pairs) if self.proof is not None else 0
+        limits += [["--pairs", str(pairs)]] if pairs >= MIN_PAIRS else []
+        np = ["-np", str(self.document.np)]
+        search = [["hvscale", "tune", *np], *launch_words(self.tuned, asked), *fixed]
         search += [*limits, *metric]
         found = [ShellCommand("the whole study, in a new folder", shell([*search, command(self.tuned)]))]
         file = self.tuned.path("settings.toml")
+        title = "only the proof"
+        # compare-settings counts neither marked steps nor collectives.
+        if not metric and self.unit != IMAGES_UNIT:
+            title += "; REGEX finds the throughput in the command's output"
+            metric = [["--metric", "REGEX"]]
         if self.tuned.gained and "," not in file:
-            proof = ["hvscale", "compare-settings", f"defaults,{file}", "-np", str(self.document.np), "--repeat", "7"]
-            found.append(
-                ShellCommand("only the proof", shell([proof, *launch_words(self.tuned), *metric, command(self.tuned)]))
-            )
+            proof = ["hvscale", "compare-settings", f"defaults,{file}", *np, "--repeat", str(pairs)]
+            found.append(ShellCommand(title, shell([proof, *launch_words(self.tuned), *metric, command(self.tuned)])))
         if self.profile is not None:
             pair = [self.profile.run_before, self.profile.run_after]
             found.append(
