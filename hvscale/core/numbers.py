@@ -96,7 +96,7 @@ def parse_ranks(text: str, option: str = "--np", what: str = "ranks") -> list[in
         found.append(number)
     twice = sorted({np for np in found if found.count(np) > 1})
     if twice:
-        raise RequestError(f"{option} {text}: {twice[0]} is given twice; use --repeat for more measurements of each")
+        raise RequestError(f"{option} {text}: {twice[0]} is given twice; give it once")
     return found
 
 

@@ -357,7 +357,7 @@ def test_output_without_a_throughput_is_a_one_line_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice"),
+        (["--np", "1,1", "--", "true"], "--np 1,1: 1 is given twice; give it once"),
         (["--np", "0,1", "--", "true"], "--np 0,1: '0' is not a number of ranks"),
         (["--np", "1,two", "--", "true"], "--np 1,two: 'two' is not a number of ranks"),
         (["--np", "1,", "--", "true"], "--np 1,: 'nothing' is not a number of ranks"),

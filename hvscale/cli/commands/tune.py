@@ -9,6 +9,7 @@ from hvscale.cli.app import COMMAND_LAST, Csv, Json, folder_of, new_app
 from hvscale.cli.console import print_document, print_warning, results
 from hvscale.cli.launch_options import KNOBS, OF_ONE_JOB, launch_command, launch_options, was_given
 from hvscale.cli.predicted_tune import refuse_options, tune_for_size
+from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Count, Minutes, Ranks, Repeats, Seconds, SmallCount, limits
 from hvscale.report.csv_file import write_csv
 
@@ -101,6 +102,7 @@ def tune(
             **limits(SmallCount),
         ),
     ] = None,
+    given_settings: Annotated[list[str], typer.Option("--set", "--settings", hidden=True)] = [],  # noqa: B006
     run: Annotated[Path | None, folder_of("study")] = None,
     json: Json = False,
     csv: Csv = None,
@@ -111,6 +113,8 @@ def tune(
     tune --predict-np 512 -np 8 --placement netns --nodes 8 --link 1gbit runs/recorded
     runs/profiled`
     """
+    if given_settings:  # as other commands take them
+        raise RequestError("tune has no --set and no --settings: --fix KNOB=VALUE sets a knob in every trial")
     given = {name for name in (*OF_TRIALS, "steps", "cores", "np") if was_given(context, name)}
     if predict_np is not None:
         refuse_options(

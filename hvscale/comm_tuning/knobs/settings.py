@@ -24,13 +24,18 @@ ONE_ACCEPTS = (TRANSPORT, "visible_devices")
 
 @dataclass(frozen=True)
 class Setting:
-    """A knob with the value that the user typed."""
+    """A knob with the value that the user typed after `option`."""
 
     knob: str
     text: str
+    option: str = field(default="--set", compare=False)
 
     def __str__(self) -> str:
         return f"{self.knob}={self.text}"
+
+    @property
+    def typed(self) -> str:
+        return f"{self.option} {self}"
 
 
 @dataclass
@@ -64,7 +69,7 @@ def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
             raise RequestError(f"{option} {request}: the value is missing; write KNOB=VALUE, such as cuda_ipc=off")
         if knob in found and found[knob].text != text:
             raise RequestError(f"{option} {request}: {knob} is also set to {found[knob].text}; set it once")
-        found[knob] = Setting(knob, text)
+        found[knob] = Setting(knob, text, option)
     return list(found.values())
 
 
@@ -88,7 +93,7 @@ def translate(settings: list[Setting], target: Target) -> Translated:
                 into = translated.options if spelling.is_option else translated.variables
                 if into.setdefault(name, word) != word:
                     raise RequestError(
-                        f"--set {translated.written_by[name]} and --set {setting} both need {name}: use one of them, "
+                        f"{translated.written_by[name].typed} and {setting.typed} both need {name}: use one of them, "
                         f"or --env {name}=VALUE"
                     )
                 translated.written_by[name] = setting
@@ -109,7 +114,7 @@ def accepting_spellings(setting: Setting, target: Target) -> list[tuple[Spelling
     certain, possible = spellings_in(target, setting.knob)
     candidates = certain or possible
     if not candidates:
-        raise RequestError(f"--set {setting}: {why_unsupported(setting.knob, target)}")
+        raise RequestError(f"{setting.typed}: {why_unsupported(setting.knob, target)}")
     accepted, rejections, nearest = [], [], None
     for library, spelling in candidates:
         try:
@@ -120,7 +125,7 @@ def accepting_spellings(setting: Setting, target: Target) -> list[tuple[Spelling
     if rejections and not (accepted and setting.knob in ONE_ACCEPTS):
         suggestion = f"did you mean {setting.knob}={nearest}? " if nearest else ""
         raise RequestError(
-            f"--set {setting}: {suggestion}{'; '.join([*rejections, *accepted_elsewhere(setting, target)])}"
+            f"{setting.typed}: {suggestion}{'; '.join([*rejections, *accepted_elsewhere(setting, target)])}"
         )
     return accepted
 
@@ -131,7 +136,7 @@ def check_ranks(settings: list[Setting], target: Target, np: int) -> None:
         for spelling, value in accepting_spellings(setting, target):
             if not spelling.supports(str(value), np):
                 needs = spelling.rank_limits[str(value)].needs
-                raise RequestError(f"--set {setting}: it needs {needs}, not {np}: use another algorithm or another -np")
+                raise RequestError(f"{setting.typed}: it needs {needs}, not {np}: use another algorithm or another -np")
 
 
 def accepted_elsewhere(setting: Setting, target: Target) -> list[str]:
@@ -190,22 +195,24 @@ def is_given(options: LaunchOptions, name: str) -> bool:
     return name in options.model_fields_set and getattr(options, name) is not None
 
 
-def with_settings(requests: Iterable[str], command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options with these values of `--set` applied.
+def with_settings(
+    requests: Iterable[str], command: list[str], options: LaunchOptions, option: str = "--set"
+) -> LaunchOptions:
+    """The options with these values of `--set`, or of `option`, applied.
 
     Raises RequestError for settings that the job's libraries do not support, and ConflictError for
     those of which the options ask for another value.
     """
-    settings = parse(requests)
+    settings = parse(requests, option)
     given = given_in(options)
     target = target_of(settings, command, options)
     translated = translate(settings, target)
     check_ranks(settings, target, options.np)
     changes: dict[str, Any] = {"set": tuple(map(str, settings))}
-    for option, word in translated.options.items():
-        if given.get(option, word) != word:
-            raise conflict(f"{option} {given[option]}", translated.written_by[option], options)
-        changes[OPTIONS[option]] = word
+    for name, word in translated.options.items():
+        if given.get(name, word) != word:
+            raise conflict(f"{name} {given[name]}", translated.written_by[name], options)
+        changes[OPTIONS[name]] = word
     for name, word in translated.variables.items():
         if given.get(name, word) != word:
             raise conflict(f"--env {name}={given[name]}", translated.written_by[name], options)

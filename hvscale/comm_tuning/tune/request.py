@@ -87,7 +87,7 @@ class TuneRequest:
 
         Raises RequestError if the job's libraries do not support them.
         """
-        return with_settings(set_options({**self.fixed, **settings}), self.command, self.options)
+        return with_settings(set_options({**self.fixed, **settings}), self.command, self.options, option="--fix")
 
     def new_document(self, folder: Path | None) -> TuneDocument:
         """The document of a new study; `folder`: None for a new one under runs/."""
