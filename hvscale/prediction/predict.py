@@ -267,16 +267,17 @@ def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
 
 
 def measured_run(run: RunFolder, recorded: RunFolder, job: Job, samples: Samples) -> MeasuredRun:
-    """The steps that a run of the job wrote, and what it was measured with.
+    """The known steps of a run of the job, and what it was measured with.
 
-    `job`: as read from `recorded`.
+    `job`: as read from `recorded`, which knows its steps even if the program wrote no steps.jsonl.
     """
     record, log = run.read(), read_step_log(run)
+    recorded_steps = job.recorded_seconds.mean(axis=0) if run is recorded else []
     return MeasuredRun(
         record.np,
         samples.nodes,
         samples.cores,
-        np.asarray([] if log is None else log.seconds[SETUP_STEPS:], np.float64),
+        np.asarray(recorded_steps if log is None else log.seconds[SETUP_STEPS:], np.float64),
         is_replay(record),
         recorded_settings(horovod_variables(run, recorded, job)),
         samples.algorithm,

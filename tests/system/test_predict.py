@@ -10,6 +10,7 @@ import pytest
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.model.costs import HorovodSettings
+from hvscale.prediction.model.job import read_job
 from hvscale.prediction.model.samples import run_samples
 from hvscale.prediction.predict import MeasuredRun, measured_by_np
 from hvscale.profiling.analyze.steps import read_step_log
@@ -53,7 +54,11 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
     assert document == PredictionDocument.model_validate_json((tmp_path / "prediction/prediction.json").read_text())
     assert (document.gradient_bytes, document.measured_np) == (GRADIENT_BYTES, [3])
     rows = {row.np: row for row in document.rows}
-    assert {np: row.source for np, row in rows.items()} == {3: "replayed", 8: "predicted", 512: "predicted"}
+    assert {np: row.source for np, row in rows.items()} == {
+        **{2: "measured", 3: "replayed", 8: "predicted", 512: "predicted"}
+    }
+    # The program wrote no steps.jsonl: its recorded gradients tell its steps.
+    assert rows[2].step_seconds == pytest.approx(float(read_job(RunFolder.open(runs[0])).recorded_seconds.mean()))
     assert rows[512].extrapolation == pytest.approx(512 / 3)
     for row in rows.values():
         assert row.step_seconds_low is not None
@@ -76,13 +81,13 @@ def test_rows_of_runs_are_of_the_same_job_and_place(hvscale: Run, runs: list[Pat
     done = hvscale("predict", runs[0], other, "--np", "8", "--json")
     assert done.returncode == 0, done.stderr
     document = PredictionDocument.model_validate_json(done.stdout)
-    assert [(row.np, row.source) for row in document.rows] == [(8, "predicted")]
+    assert [(row.np, row.source) for row in document.rows] == [(2, "measured"), (8, "predicted")]
     assert [timeline.source for timeline in document.timelines] == ["predicted"]
     assert (document.measured_np, document.checks) == ([3], [])
     assert "other: another job than job; only what its messages cost is used" in document.warnings
     done = hvscale("predict", *runs, "--np", "8", "--ranks-per-node", "2", "--json")
     assert done.returncode == 0, done.stderr
-    assert [row["np"] for row in json.loads(done.stdout)["rows"]] == [8]
+    assert [row["np"] for row in json.loads(done.stdout)["rows"]] == [2, 8]
 
 
 def test_steps_of_several_runs_count_together_and_trainings_before_replays() -> None:
@@ -125,7 +130,7 @@ def test_why_and_a_csv_file(hvscale: Run, runs: list[Path], tmp_path: Path) -> N
     assert "slowed: computing while messages move; not measured" in done.stdout
     header, *rows = (tmp_path / "rows.csv").read_text().splitlines()
     assert header.startswith("np,source,extrapolation,step_seconds")
-    assert [row.split(",")[:2] for row in rows] == [["3", "replayed"], ["16", "predicted"]]
+    assert [row.split(",")[:2] for row in rows] == [["2", "measured"], ["3", "replayed"], ["16", "predicted"]]
 
 
 def test_a_scaling_study_shares_its_page_with_the_prediction(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ def test_a_scaling_study_shares_its_page_with_the_prediction(hvscale: Run, runs:
     assert done.returncode == 0, done.stderr
     document = PredictionDocument.model_validate_json(done.stdout)
     assert {row.np: row.source for row in document.rows} == {
-        **{1: "replayed", 2: "replayed", 3: "replayed", 8: "predicted"}
+        **{1: "replayed", 2: "measured", 3: "replayed", 8: "predicted"}
     }
     shared = (tmp_path / "study/scale.html").read_text()
     assert shared == (tmp_path / "prediction/prediction.html").read_text()
