@@ -13,7 +13,7 @@ def test_the_trace_of_two_runs_is_of_the_last_one(
 ) -> None:
     traced = []
     monkeypatch.setattr(RunFolder, "open", RunFolder)
-    monkeypatch.setattr("hvscale.studies.run_report.page.write_report", lambda *_: None)
+    monkeypatch.setattr("hvscale.studies.run_report.page.write_report", lambda *_: [])
     monkeypatch.setattr("hvscale.studies.run_report.trace.write_trace", lambda run, *_: traced.append(run.path))
     report([Path("before"), Path("after")], output=Path("page.html"), trace=Path("trace.json"))
     assert traced == [Path("after")]

@@ -67,6 +67,7 @@ def test_two_runs_of_many_ranks_with_much_to_say(hvscale: Run, open_page: Callab
                 stream.truncate(stream.seek(0, 2) - 100)
     done = hvscale("report", "before", "after")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("; no profile of rank 95: ") == 2
     page = measured(open_page, tmp_path / "after" / "comparison.html")
     assert "20 profiles are truncated" in page.inner_text("#warnings")
     assert page.locator("#first-0 tr").count() == 9

@@ -48,10 +48,10 @@ def report(
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
     with progress_bar():
-        write_report(folders, page, bins)
+        incomplete = write_report(folders, page, bins)
         left_out = write_trace(folders[-1], trace, ranks) if trace is not None else None
-    if left_out is not None:
-        print_warning(left_out)
+    for cause in incomplete if left_out is None else [*incomplete, left_out]:
+        print_warning(cause)
     print_message(f"report: {page}")
     if trace is not None:
         print_message(f"trace of {folders[-1].path}: {trace}")

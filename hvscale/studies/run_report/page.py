@@ -120,11 +120,14 @@ def report(runs: list[RunFolder], bins: str = "study", path: Path | None = None)
 
     Raises RequestError for more runs, an unreadable run, or two runs that did different work.
     """
+    return render(_views(runs, parse_bins(bins), path), parse_bins(bins))
+
+
+def _views(runs: list[RunFolder], ranges: Bins, path: Path | None) -> list[View]:
     if len(runs) not in (1, 2):
         raise RequestError(f"give one run, or two runs to compare, not {len(runs)}")
-    ranges = parse_bins(bins)
     folder = (path or report_path(runs)).parent
-    return render([_view(run, ranges, folder) for run in runs], ranges)
+    return [_view(run, ranges, folder) for run in runs]
 
 
 def render(views: list[View], ranges: Bins) -> str:
@@ -156,13 +159,20 @@ def render(views: list[View], ranges: Bins) -> str:
     )
 
 
-def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> None:
-    """Write the report. Raises as `report`, and RequestError if `path` cannot be written."""
-    page = report(runs, bins, path)
+def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> list[str]:
+    """Write the report; return why profiles are incomplete, one text for each such run.
+
+    Raises as `report`, and RequestError if `path` cannot be written.
+    """
+    ranges = parse_bins(bins)
+    views = _views(runs, ranges, path)
+    page = render(views, ranges)
     try:
         write_text(path, page)
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror}") from error
+    found = [(view.recorded.path, view.breakdown.incomplete) for view in views]
+    return [f"{run}: {incomplete}" for run, incomplete in found if incomplete is not None]
 
 
 def report_path(runs: list[RunFolder]) -> Path:
