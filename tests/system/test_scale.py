@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from hvscale.core.host import available_cores
+from hvscale.launch.options import LaunchOptions
+from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
+from hvscale.studies.scaling.page import page as scaling_page
 from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
 
 # Prints results as Horovod's synthetic benchmarks do; two ranks reduce a rank's speed from 100 to
@@ -428,3 +432,25 @@ def test_the_page_shows_both_curves_offline_and_escapes_the_command(
         expect(page.locator(f"{chart} path.yerror")).not_to_have_count(0)
     expect(page.locator("tbody tr")).to_have_count(2)
     assert hostile in page.inner_text("header")
+
+
+def test_labels_of_many_ranks_do_not_overlap_on_a_narrow_screen(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    ranks = [1, 2, 4, 8, 16, 32, 64]
+    document = ScalingDocument(
+        folder=str(tmp_path),
+        command=["a"],
+        scaling="weak",
+        launch=LaunchOptions(),
+        metric=None,
+        np=ranks,
+        base_np=1,
+        repeats=1,
+    )
+    document.runs = [ScalingRun(np=np, repeat=1, folder="", throughput=10 * np) for np in ranks]
+    document.tabulate()
+    (tmp_path / "scale.html").write_text(scaling_page(document))
+    labels = open_page(tmp_path / "scale.html", width=390).locator("#throughput .xtick text")
+    expect(labels.last).to_have_text("64")
+    boxes = [box for label in labels.all() if label.text_content() and (box := label.bounding_box())]
+    assert len(boxes) > 3
+    assert all(one["x"] + one["width"] < other["x"] for one, other in pairwise(boxes))

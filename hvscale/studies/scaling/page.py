@@ -7,6 +7,8 @@ from hvscale.report.figures import BLUE, error_bars, linear, style
 from hvscale.report.page import study_page
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRow, scaling_table
 
+LABEL_DISTANCE = 0.07  # of the axis, so that labels stay apart on a narrow screen
+
 
 def page(document: ScalingDocument) -> str:
     """The table, and throughput and efficiency over np. `document` has at least one row."""
@@ -62,9 +64,18 @@ def _lines(rows: list[ScalingRow], name: str, ideal: list[float], axis: str, y_f
         hovertemplate=f"np %{{x}}: %{y_format}<extra></extra>",
     )
     style(figure, "np", axis)
-    figure.update_xaxes(tickvals=ranks)
+    figure.update_xaxes(tickvals=ranks, ticktext=_labels(ranks), tickangle=0)
     figure.update_yaxes(range=[0, 1.1 * top], tickformat=".0%" if name == "scaling_efficiency" else None)
     return figure
+
+
+def _labels(ranks: list[int]) -> list[str]:
+    """The label of each np; empty where the next larger one's would lie on it."""
+    shown: list[int] = []
+    for np in sorted(ranks, reverse=True):
+        if not shown or shown[-1] - np >= LABEL_DISTANCE * max(ranks):
+            shown.append(np)
+    return [str(np) if np in shown else "" for np in ranks]
 
 
 def _error_bar_lengths(rows: list[ScalingRow], name: str) -> tuple[list[float], list[float]]:
