@@ -47,61 +47,61 @@ def recorded_settings(variables: Mapping[str, str]) -> HorovodSettings:
         raise RequestError(f"the recording has an invalid variable of Horovod: {error}") from error
 
 
-def apply(settings: PredictedSettings, requests: Iterable[str]) -> PredictedSettings:
-    """Apply the values of `--set`.
+def apply(settings: PredictedSettings, requests: Iterable[str], option: str = "--set") -> PredictedSettings:
+    """Apply the values of `option`.
 
     Raises RequestError for a knob that the model does not know, and for one with two values.
     """
     given: dict[str, str] = {}
     for request in requests:
         knob, _, text = (part.strip() for part in request.partition("="))
-        knob = knob.replace("-", "_")
+        knob, typed = knob.replace("-", "_"), f"{option} {request}"
         if knob not in KNOBS:
             nearest = nearest_name(knob, KNOBS)
             suggestion = f"did you mean {nearest}? " if nearest else ""
             raise RequestError(
-                f"--set {request}: {suggestion}the model knows {', '.join(KNOBS)}; measure other knobs with "
+                f"{typed}: {suggestion}the model knows {', '.join(KNOBS)}; measure other knobs with "
                 "`hvscale compare-settings -- hvscale replay RUN`"
             )
         if given.setdefault(knob, text) != text:
-            raise RequestError(f"--set {request}: {knob} is also set to {given[knob]}; set it once")
-        settings = _apply(settings, knob, text, request)
+            raise RequestError(f"{typed}: {knob} is also set to {given[knob]}; set it once")
+        settings = _apply(settings, knob, text, typed)
     return settings
 
 
-def _apply(settings: PredictedSettings, knob: str, text: str, request: str) -> PredictedSettings:
+def _apply(settings: PredictedSettings, knob: str, text: str, typed: str) -> PredictedSettings:
     if knob == "allreduce_algorithm":
         if not any(text in names for names in ALGORITHM_NAMES.values()):
             known = ", ".join(names[0] for names in ALGORITHM_NAMES.values())
-            raise RequestError(f"--set {request}: the model knows the algorithms {known}")
+            raise RequestError(f"{typed}: the model knows the algorithms {known}")
         return replace(settings, algorithm=algorithm_name(text))
     if knob == "cycle_time":
-        return replace(settings, horovod=replace(settings.horovod, cycle_seconds=milliseconds(text, request) / 1000))
+        return replace(settings, horovod=replace(settings.horovod, cycle_seconds=milliseconds(text, typed) / 1000))
     if knob == "cache_capacity":
-        return replace(settings, horovod=replace(settings.horovod, cache_capacity=whole(text, request, 2**31 - 1)))
-    return replace(settings, horovod=replace(settings.horovod, fusion_bytes=size(text, request)))
+        return replace(settings, horovod=replace(settings.horovod, cache_capacity=whole(text, typed, 2**31 - 1)))
+    return replace(settings, horovod=replace(settings.horovod, fusion_bytes=size(text, typed)))
 
 
-def milliseconds(text: str, request: str) -> float:
+def milliseconds(text: str, typed: str) -> float:
     try:
         found = float(text.lower().removesuffix("ms"))
     except ValueError:
         found = -1.0
     if not 0 <= found <= MOST_CYCLE_MS:
-        raise RequestError(f"--set {request}: give milliseconds, such as cycle_time=5")
+        raise RequestError(f"{typed}: give milliseconds, such as cycle_time=5")
     return found
 
 
-def whole(text: str, request: str, most: int) -> int:
+def whole(text: str, typed: str, most: int) -> int:
     found = read_whole(text, 0, most)
     if found is None:
-        raise RequestError(f"--set {request}: give a whole number")
+        raise RequestError(f"{typed}: give a whole number")
     return found
 
 
-def size(text: str, request: str) -> int:
+def size(text: str, typed: str) -> int:
     match = SIZE.fullmatch(text.strip())
     found = int(match[1]) * UNITS[match[2].upper()] if match else MOST_BYTES + 1
     if found > MOST_BYTES:
-        raise RequestError(f"--set {request}: give bytes, such as fusion_threshold={16 * MIB} or 16M")
+        raise RequestError(f"{typed}: give bytes, such as fusion_threshold={16 * MIB} or 16M")
     return found

@@ -266,6 +266,13 @@ def test_a_proof_on_more_hosts_has_more_cores(tmp_path: Path) -> None:
     assert steps["hosts"] < steps["here"]
 
 
+def test_an_invalid_fixed_value_is_named_as_it_was_given(tmp_path: Path) -> None:
+    options = LaunchOptions.of(mpi="openmpi", run=tmp_path / "study")
+    request = PredictedTuneRequest(64, 2, options, pairs=2, steps=4, fixed={"cycle_time": "soon"})
+    with pytest.raises(RequestError, match="^--fix cycle_time=soon: give milliseconds"):
+        plan_proof([make_recording(tmp_path / "job")], request, lambda _, options: options, lambda _: None)
+
+
 @pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])
 def test_replays_with_more_ranks_on_a_node_than_were_measured_are_warned_of(nodes: int | None, count: int) -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)

@@ -164,7 +164,7 @@ def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: S
     The library's knobs are those of the recording where they were measured, else its own choice.
     """
     own = [f"{knob}={text}" for knob, text in fixed.items() if knob in HOROVOD_KNOBS]
-    horovod = apply(PredictedSettings(recorded_settings(job.settings)), own).horovod
+    horovod = apply(PredictedSettings(recorded_settings(job.settings)), own, option="--fix").horovod
     return Settings(horovod, costs.nearest(run, fixed))
 
 
