@@ -269,7 +269,7 @@ def test_a_proof_on_more_hosts_has_more_cores(tmp_path: Path) -> None:
 def test_an_invalid_fixed_value_is_named_as_it_was_given(tmp_path: Path) -> None:
     options = LaunchOptions.of(mpi="openmpi", run=tmp_path / "study")
     request = PredictedTuneRequest(64, 2, options, pairs=2, steps=4, fixed={"cycle_time": "soon"})
-    with pytest.raises(RequestError, match="^--fix cycle_time=soon: give milliseconds"):
+    with pytest.raises(RequestError, match=r"^--fix cycle_time=soon: give milliseconds"):
         plan_proof([make_recording(tmp_path / "job")], request, lambda _, options: options, lambda _: None)
 
 
