@@ -277,6 +277,7 @@ def test_a_command_that_cannot_be_measured_is_reported(
         (("-np", "2", "--knobs", "speed"), "--knobs speed: unknown knob"),
         (("-np", "2", "--fix", "cycle_time"), "--fix cycle_time: the value is missing"),
         (("-np", "2", "--fix", "nccl_protocol=fast"), "--fix nccl_protocol=fast: "),
+        (("-np", "2", "--knobs", "cycle_time", "--fix", "cycle_time=5"), "cycle_time is in --knobs and --fix"),
         (("-np", "2", "--set", "cycle_time=5"), "--fix KNOB=VALUE sets a knob in every trial"),
         (("-np", "2", "--pairs", "3"), "--pairs 3: a proof needs at least 7 pairs"),
         (("-np", "2", "--minutes", "0"), "--minutes 0: give a number from 0.001 to 10000000"),

@@ -64,11 +64,14 @@ class TuneRequest:
         if pairs < MIN_PAIRS:
             raise RequestError(f"--pairs {pairs}: a proof needs at least {MIN_PAIRS} pairs")
         check_names(knobs)
+        fixed = fixed_settings(fix)
+        if both := sorted(fixed.keys() & {*(knobs or ())}):
+            raise RequestError(f"{both[0]} is in --knobs and --fix: leave it out of --fix to search it")
         request = cls(
             command=command,
             options=options,
             knobs=knobs,
-            fixed=fixed_settings(fix),
+            fixed=fixed,
             metric=Metric.parse(metric) if metric is not None else None,
             trials=TRIALS if trials is None and minutes is None else trials,
             minutes=minutes,
