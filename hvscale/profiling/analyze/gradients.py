@@ -1,5 +1,6 @@
 """The gradients of a job: when each rank enqueues each tensor, and how long it waits."""
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import RunFolder, ranks_in_words
 from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, RankGradients, read_gradients
 
 Seconds = NDArray[np.float64]
+RECORDING = re.compile(r"gradients-(\d+)\.")
 FEWEST_TIMED_STEPS = 2
 MOST_LEFT_OUT = 0.25  # of the steps, without a warning
 
@@ -200,6 +202,11 @@ def _recordings(run: RunFolder, ranks: Collection[int] | None) -> tuple[list[_Re
             f"{run.path}: its ranks recorded jobs of {' and '.join(map(str, sorted(sizes)))} ranks: "
             "record the job without elastic changes"
         )
+    [size] = sizes
+    recorded = {int(match[1]) for path in paths if (match := RECORDING.match(path.name))}
+    if missing := sorted({*range(size)} - recorded):
+        named = ranks_in_words(missing)
+        warnings.append(f"{run.path}: no recording of {named}: the times of the other ranks are used instead")
     return [found[rank] for rank in sorted(found)], warnings
 
 
