@@ -41,6 +41,8 @@ PREFIX = "OMPI_MCA_"
 REPORT = "openmpi.txt"
 LINE = re.compile(r"^(\w+)=(.*) \((\w+)\)$", re.MULTILINE)
 INFO_SECONDS = 30
+# For ompi_info: UCX spins for 40 ms while it hooks mmap and its like.
+NO_HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "none"}
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TRUE, FALSE = ("1", "t", "true", "enabled", "yes", "y"), ("0", "f", "false", "disabled", "no", "n")
 SETTLED_SECONDS = 0.5  # rank 0 writes the file in one go; after this time it is complete
@@ -133,7 +135,8 @@ class OpenMPI(Flavour):
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
         """The pml components, from the ompi_info beside its mpirun; empty without it."""
-        info = program_output([str(Path(library.launcher or "").parent / "ompi_info"), "--parsable"], environment)
+        program = str(Path(library.launcher or "").parent / "ompi_info")
+        info = program_output([program, "--parsable"], {**environment, **NO_HOOKS})
         found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
         return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
@@ -303,7 +306,7 @@ def parameters(job: LaunchedJob) -> dict[str, Parameter]:
     try:
         listed = subprocess.run(
             [info, "--all", "--parsable"],
-            env=dict(job.environment),
+            env={**job.environment, **NO_HOOKS},
             capture_output=True,
             text=True,
             timeout=INFO_SECONDS,
