@@ -57,6 +57,22 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 }
 """
 
+# All-reduces but those of the first choice take a second longer as long as a file exists.
+WAITS = """
+#include <mpi.h>
+#include <stdlib.h>
+#include <unistd.h>
+int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    static MPI_Comm first = MPI_COMM_NULL;
+    if (count == 1024 && first == MPI_COMM_NULL)
+        first = comm;
+    if (count == 1024 && first != comm && access(getenv("WAIT"), F_OK) == 0)
+        sleep(1);
+    return PMPI_Allreduce(send, receive, count, type, op, comm);
+}
+"""
+
 
 def compile_library(folder: Path, text: str) -> Path:
     """Compile the text and return the library to preload."""
@@ -197,7 +213,9 @@ def test_from_measures_only_the_messages_of_a_run(hvscale: Run, tmp_path: Path) 
 
 
 def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Path) -> None:
-    words = ("--ops", "broadcast,allreduce", "-e", "4K")
+    preload, wait = compile_library(tmp_path, WAITS), tmp_path / "wait"
+    words = ("--ops", "broadcast,allreduce", "-e", "4K", "--env", f"LD_PRELOAD={preload}", "--env", f"WAIT={wait}")
+    wait.touch()
     (tmp_path / "numbers.py").write_text("raise SystemExit")  # it replaces none of Python's modules
     short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
     assert short.returncode == 0, short.stderr
@@ -205,6 +223,7 @@ def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Pa
     unfinished = sum(not job["finished"] for job in document["jobs"] if not job["confirmation"])
     assert unfinished
     assert f"before {unfinished} of 2 jobs were finished: resume with --run" in short.stderr
+    wait.unlink()
     done = hvscale(*STUDY, *words, timeout=300)
     assert done.returncode == 0, done.stderr
     later = document_in(tmp_path / "study")
