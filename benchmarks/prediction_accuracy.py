@@ -12,10 +12,10 @@ the table and in the JSON document: delete their folders and measure them again.
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
 default fusion threshold and cycle time, as `hvscale tune --predict-np` does. `--all-runs` predicts
 each cell from the fitted runs of all cells with its network, library and algorithm: other jobs send
-messages of other sizes.
+messages of other sizes. `--fit-starts 3` starts each fitted run three times and fits all of them.
 
 Example: `python benchmarks/prediction_accuracy.py FOLDER [--cells PATTERN] [--fit 2,4]
-[--held-out 8,16] [--analyze] [--across-settings] [--all-runs]`
+[--fit-starts 3] [--held-out 8,16] [--analyze] [--across-settings] [--all-runs]`
 """
 
 import argparse
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cells", default="*", help="measure only cells whose name matches this pattern")
     parser.add_argument("--fit", type=numbers, default=[2, 4])
+    parser.add_argument("--fit-starts", type=int, default=1, help="fit so many starts of each run; default: 1")
     parser.add_argument("--held-out", type=numbers, default=[8, 16])
     parser.add_argument("--starts", type=int, default=1, help="start each held-out run so many times; default: 1")
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
@@ -198,6 +199,7 @@ def main() -> None:
     document = {"machine": describe_host().cpu, "disturbed": disturbed, "held_out": [asdict(row) for row in found]}
     text = json.dumps(document, indent=1) + "\n"
     suffix = "-across-settings" * options.across_settings + "-all-runs" * options.all_runs
+    suffix += f"-fit-starts-{options.fit_starts}" * (options.fit_starts > 1)
     name = f"accuracy{suffix}.json"
     write_atomically(options.folder / name, lambda file: file.write(text.encode()))
     print_tables(found)
@@ -221,11 +223,15 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
         replay = ["hvscale", "replay", str(recording.resolve())]
-        starts = [(np_, 1) for np_ in options.fit] + list(product(options.held_out, range(1, options.starts + 1)))
-        for np_, start in starts:
+        for np_, start in [*fitted_starts(options), *product(options.held_out, range(1, options.starts + 1))]:
             folder = run_path(options.folder, cell, np_, start)
             if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
                 break  # more ranks would not succeed either
+
+
+def fitted_starts(options: argparse.Namespace) -> list[tuple[int, int]]:
+    """The np and start of each run to fit."""
+    return list(product(options.fit, range(1, options.fit_starts + 1)))
 
 
 def run_path(folder: Path, cell: Cell, np_: int, start: int = 1) -> Path:
@@ -289,7 +295,7 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
         fitted_cell = cell._replace(fusion_mib=DEFAULT_FUSION_MIB, cycle_ms=DEFAULT_CYCLE_MS)
         if fitted_cell == cell:
             return []
-    paths = {np_: run_path(options.folder, fitted_cell, np_) for np_ in options.fit}
+    paths = [run_path(options.folder, fitted_cell, *one) for one in fitted_starts(options)]
     starts = {
         (np_, start): run_path(options.folder, cell, np_, start)
         for np_, start in product(options.held_out, range(1, options.starts + 1))
@@ -297,25 +303,25 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     runs = {key: RunFolder.open(path) for key, path in starts.items() if is_complete(path)}
     held_out = sorted({np_ for np_, _ in runs})
     recording = options.folder / "recordings" / cell.model
-    if not held_out or not all(map(is_complete, [*paths.values(), recording])):
+    if not held_out or not all(map(is_complete, [*paths, recording])):
         return []
-    fitted = {np_: RunFolder.open(path) for np_, path in paths.items()}
+    fitted = [RunFolder.open(path) for path in paths]
     others = other_jobs_runs(fitted_cell, options) if options.all_runs else []
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
-        document = predict([RunFolder.open(recording), *fitted.values(), *others], request)
+        document = predict([RunFolder.open(recording), *fitted, *others], request)
     except RequestError as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return []
     job = read_job(RunFolder.open(recording))
-    costs = fit_costs([all_samples(run) for run in (*fitted.values(), *others)], cores)
+    costs = fit_costs([all_samples(run) for run in (*fitted, *others)], cores)
     naive = naive_predictors(job, costs, cell, fitted)
     horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    beside = [other_cores(run) for run in (recording, *(paths[np_] for np_ in options.fit))]
+    beside = [other_cores(run) for run in (recording, *paths)]
     return [
         held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside)
         for (np_, start), run in runs.items()
@@ -325,7 +331,7 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
 def other_jobs_runs(cell: Cell, options: argparse.Namespace) -> list[RunFolder]:
     """The complete runs to fit of the other cells with the same network, library and algorithm."""
     alike = [one for one in SAMPLE if one != cell and one.network == cell.network]
-    paths = [run_path(options.folder, one, np_) for one in alike for np_ in options.fit]
+    paths = [run_path(options.folder, one, *start) for one in alike for start in fitted_starts(options)]
     return [RunFolder.open(path) for path in paths if is_complete(path)]
 
 
@@ -406,7 +412,7 @@ def misplaced_bytes(measured: Floats, predicted: Floats) -> float:
 
 
 def naive_predictors(
-    job: Job, costs: MeasuredCosts, cell: Cell, fitted: dict[int, RunFolder]
+    job: Job, costs: MeasuredCosts, cell: Cell, fitted: Sequence[RunFolder]
 ) -> list[Callable[[int], float]]:
     """Seconds of a step by np: without overlap, with full overlap, and by Amdahl's law.
 
@@ -419,8 +425,8 @@ def naive_predictors(
     def messages(np_: int) -> float:
         return float(costs.message_seconds(sizes, np_).sum())
 
-    nps = np.array(sorted(fitted), np.float64)
-    throughput = np.array([np_ / step_seconds(fitted[int(np_)]).mean() for np_ in nps])
+    nps = np.array([run.read().np for run in fitted], np.float64)
+    throughput = nps / [step_seconds(run).mean() for run in fitted]
 
     def amdahl(np_: Floats | float, rate: float, serial: float) -> Floats | float:
         return rate * np_ / (1 + serial * (np_ - 1))
