@@ -36,6 +36,7 @@ INTERVAL_BLOCKS = 8  # for confidence intervals: the times of neighbouring steps
 COMPARED_LOSSES = 10  # of the first steps; later ones drift apart by rounding
 # Relative. Another order of summation, or bf16 instead of fp32, gives a far smaller difference.
 LOSS_TOLERANCE = 0.05
+IMAGES_UNIT = "images/s"
 Floats = NDArray[np.float64]
 
 
@@ -144,7 +145,7 @@ class StepSource:
             return None
         has_images = np.isfinite(log.images)  # False for a damaged line
         if has_images.any():
-            return MeasuredSteps(log.images[has_images], log.seconds[has_images], "images/s")
+            return MeasuredSteps(log.images[has_images], log.seconds[has_images], IMAGES_UNIT)
         return MeasuredSteps(np.ones(len(log.seconds)), log.seconds, "steps/s")
 
     def _marks(self, run: RunFolder) -> MeasuredSteps | None:

@@ -17,6 +17,7 @@ from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJo
 from hvscale.comm_tuning.tune.request import MIN_PAIRS
 from hvscale.comm_tuning.tune.scores import ratios
 from hvscale.comm_tuning.tune.search_space import DEFAULT
+from hvscale.comm_tuning.tune.steps import IMAGES_UNIT
 from hvscale.core.statistics import Estimate, percent, welch_ratio
 from hvscale.core.units import WIDEST_INTERVAL, human_bytes, human_number, human_range, human_seconds, is_narrow
 from hvscale.launch.flavours import LIBRARY_DECIDES
@@ -26,7 +27,6 @@ from hvscale.studies.run_report.compare_tables import human_calls, human_gain, h
 TEMPLATES = Path(__file__).parent / "templates"
 TRIALS_SHOWN = 30
 GUIDE = "guide."
-IMAGES_UNIT = "images/s"
 
 
 @dataclass(frozen=True)
