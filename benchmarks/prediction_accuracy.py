@@ -155,6 +155,12 @@ class HeldOut:
     messages_error_percent: float
     misplaced_bytes_percent: float
     """Of a step's bytes: in another range of sizes than measured."""
+    wire_ratio: float
+    """Seconds of the messages over what the model has for messages of the same sizes."""
+    before_ratio: float
+    """The same of the time before messages, in which Horovod copies; nan if unknown."""
+    agreements_ratio: float
+    """The same of agreements that no message follows; nan without any."""
     is_covered: bool
     no_overlap_percent: float
     full_overlap_percent: float
@@ -323,7 +329,7 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     compute, far = document.compute_seconds, max(options.fit)
     beside = [other_cores(run) for run in (recording, *paths)]
     return [
-        held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside)
+        held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside, costs)
         for (np_, start), run in runs.items()
     ]
 
@@ -345,6 +351,7 @@ def held_out_row(
     naive: list[Callable[[int], float]],
     far: float,
     beside: Sequence[float | None],
+    costs: MeasuredCosts,
 ) -> HeldOut:
     """`beside`: the cores of other work beside the runs that the prediction starts from."""
     seconds, samples = step_seconds(run), all_samples(run)
@@ -355,6 +362,7 @@ def held_out_row(
     messages, predicted = len(samples.bytes) / steps, sum(size.calls for size in row.messages)
     low_step, high_step = row.step_seconds_low or 0.0, row.step_seconds_high or float("inf")
     errors = [100 * (one(row.np) / mean - 1) for one in naive]
+    parts = part_ratios(samples, costs)
     return HeldOut(
         cell=cell.name,
         group=f"{cell.model} {cell.link} {cell.mpi} {row.np}",
@@ -373,12 +381,31 @@ def held_out_row(
         predicted_messages=predicted,
         messages_error_percent=100 * (predicted / messages - 1),
         misplaced_bytes_percent=misplaced_bytes(samples.bytes, sizes),
+        wire_ratio=parts["wire"],
+        before_ratio=parts["before"],
+        agreements_ratio=parts["agreements"],
         is_covered=low_step <= mean <= high_step,
         no_overlap_percent=errors[0],
         full_overlap_percent=errors[1],
         fitted_curve_percent=errors[2],
         other_cores=max((one for one in (*beside, other_cores(run.path)) if one is not None), default=None),
     )
+
+
+def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float]:
+    """The seconds of each part of a run's steps, over those of the model for the same messages."""
+    around, handling = costs.handling.times(costs.crowding(run.np)), costs.handling
+    free = (
+        0.0 if costs.burst is None else np.minimum(run.idle_seconds * costs.burst.bytes_per_second, costs.burst.bytes)
+    )
+    wire = costs.message_seconds(run.bytes, run.np, free) - around * handling.seconds
+    copies = (around - 1) * (handling.seconds + handling.seconds_per_byte * run.bytes)  # the rest follows the message
+    before, agreements = run.before_seconds, run.agreements
+    return {
+        "wire": float(run.seconds.sum() / wire.sum()),
+        "before": float("nan") if before is None else float(before.sum() / copies.sum()),
+        "agreements": float(agreements.mean() / costs.agreement_seconds(run.np)) if len(agreements) else float("nan"),
+    }
 
 
 def step_seconds(run: RunFolder) -> Floats:
@@ -493,6 +520,7 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
         if chosen:
             console.print(summary(f"{title}: {len(chosen)} runs", chosen))
             console.print(figures(chosen), highlight=False)
+            console.print(parts_table(chosen))
             repeated, between = means_of_starts(chosen)
             if repeated:
                 console.print(summary(f"{title}: {len(repeated)} means over several starts", repeated))
@@ -501,6 +529,21 @@ def print_tables(rows: Sequence[HeldOut]) -> None:
                     f"{between.max():.1f} % (worst)",
                     highlight=False,
                 )
+
+
+def parts_table(rows: Sequence[HeldOut]) -> Table:
+    """Where errors come from: geometric means of the ratios, by network and np."""
+    table = Table(title="measured over modelled seconds, for the same messages (geometric means)")
+    for name in ("network", "np", "runs", "messages", "before messages", "agreements"):
+        table.add_column(name, justify="left" if name == "network" else "right")
+    networks = {cell.name: cell.link for cell in SAMPLE}
+    for network, np_ in sorted({(networks[row.cell], row.np) for row in rows}):
+        chosen = [row for row in rows if (networks[row.cell], row.np) == (network, np_)]
+        ratios = np.array([(row.wire_ratio, row.before_ratio, row.agreements_ratio) for row in chosen])
+        known = [column[np.isfinite(column) & (column > 0)] for column in ratios.T]
+        means = [f"{np.exp(np.log(column).mean()):.2f}" if len(column) else "unknown" for column in known]
+        table.add_row(network, str(np_), str(len(chosen)), *means)
+    return table
 
 
 def means_of_starts(rows: Sequence[HeldOut]) -> tuple[list[HeldOut], Floats]:

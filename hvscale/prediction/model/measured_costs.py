@@ -6,16 +6,18 @@ An all-reduce takes
 
 over links, and within a node
 
-    (start * messages + copy * bytes) * crowding ** exponent
+    (start * messages + copy * bytes * outside_caches) * crowding ** exponent
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
 crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
 than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
-large messages in fragments, which wait in the same way. The work of the cores and the link's time
-overlap in part: the root of the sum of their squares lies between the longer of them and their sum.
-Links are limited by a token bucket, which lets pass at once what it could have sent meanwhile. What
-the formula leaves is kept as a factor by the size of the all-reduce.
+large messages in fragments, which wait in the same way. What a core's ranks copy in turn leaves its
+caches where they are many or the message is large, and copying then takes longer. The work of the
+cores and the link's time overlap in part: the root of the sum of their squares lies between the
+longer of them and their sum. Links are limited by a token bucket, which lets pass at once what it
+could have sent meanwhile. What the formula leaves is kept as a factor by the size of the
+all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,7 +66,7 @@ class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
-    `copies_wait`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
+    `within_a_node`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
     seconds to copy a byte, with its standard deviation. It is large without a known link, whose
     time then counts as copying. All were chosen for 4 to 32 ranks on two cores
     (benchmarks/prediction_accuracy.py).
@@ -73,15 +75,19 @@ class Prior(NamedTuple):
     messages: float
     agreements: float
     deviation: float = 0.25
-    copies_wait: bool = False
+    within_a_node: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
 
 ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), Prior(1.75, 1.5)
-WITHIN_A_NODE = Prior(1.4, 1.4, copies_wait=True)
+WITHIN_A_NODE = Prior(1.4, 1.4, within_a_node=True)
 # Ranks that get a core one after the other have turns that are all the same.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
+# A core's second-level cache, and its share of the third, in bytes: of two cores of an AMD EPYC.
+CACHES = 1 << 20, 1 << 24
+# Times as long as in the first of them; chosen with the priors.
+OUTSIDE_CACHES = 3.0
 
 
 class SentPerRank(NamedTuple):
@@ -122,11 +128,18 @@ ALGORITHMS: Mapping[str, Callable[[int], SentPerRank]] = {
 }
 
 
+def outside_caches(sizes: Floats) -> Floats:
+    """How many times as long copying takes where a core's ranks copy so many bytes in turn."""
+    first, last = np.log(CACHES)
+    outside: Floats = np.clip((np.log(np.maximum(sizes, 1)) - first) / (last - first), 0, 1)
+    return OUTSIDE_CACHES**outside
+
+
 @dataclass(frozen=True)
 class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
-    `copies_wait`: crowding counts for copies as it does for messages.
+    `within_a_node`: crowding counts for copies as it does for messages, and caches count.
     """
 
     algorithm: str
@@ -134,7 +147,7 @@ class Formula:
     copy_seconds_per_byte: Floats | float
     seconds_per_byte: Floats | float
     crowding_exponent: Floats | float
-    copies_wait: bool = False
+    within_a_node: bool = False
 
     def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
@@ -142,7 +155,8 @@ class Formula:
         crowding = max(1.0, ranks_per_core)
         waiting = np.power(crowding, self.crowding_exponent)
         start = self.start_seconds * path.messages * waiting
-        copy = self.copy_seconds_per_byte * path.bytes * sizes * (waiting if self.copies_wait else crowding)
+        copy = self.copy_seconds_per_byte * path.bytes * sizes
+        copy = copy * (waiting * outside_caches(crowding * sizes) if self.within_a_node else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
         found: Floats = np.hypot(on_link, start + copy)
         return found
@@ -189,7 +203,7 @@ class MeasuredCosts:
             old.copy_seconds_per_byte * np.exp(drawn[1]),
             old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
             np.maximum(old.crowding_exponent + drawn[3], 0),
-            old.copies_wait,
+            old.within_a_node,
         )
         return replace(self, formula=formula, error_of_larger=LARGER_ERROR * generator.standard_normal(chains))
 
@@ -331,11 +345,11 @@ class FittedFormula(NamedTuple):
     error: float
 
 
-def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float, copies_wait: bool) -> Formula:
+def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float, within_a_node: bool) -> Formula:
     """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding."""
     start, copy, share, exponent = parameters
     link = seconds_per_byte * float(share)
-    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent), copies_wait)
+    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent), within_a_node)
 
 
 def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:
@@ -351,7 +365,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
     def errors(parameters: Floats) -> Floats:
-        formula = _formula(algorithm, parameters, rate, prior.copies_wait)
+        formula = _formula(algorithm, parameters, rate, prior.within_a_node)
         return np.concatenate(
             [
                 weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
@@ -371,7 +385,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
         1 / np.array([*MAX_DEVIATION, prior.deviation]) ** 2
     )
-    formula = _formula(algorithm, best.x, rate, prior.copies_wait)
+    formula = _formula(algorithm, best.x, rate, prior.within_a_node)
     # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
     for run, free, log in zip(runs, left, logs, strict=True):

@@ -83,7 +83,7 @@ def test_the_links_time_and_that_of_the_ranks_overlap_in_part() -> None:
 
 
 def test_one_slow_message_says_little_about_larger_ones() -> None:
-    law = Formula("ring", 40e-6, 5e-10, 0.0, 1.0, copies_wait=True)
+    law = Formula("ring", 40e-6, 5e-10, 0.0, 1.0, within_a_node=True)
     run = samples(law, 4, rate=None, nodes=1)
     sizes = np.array([2e7] * 10 + [3e7])
     seconds = law.seconds(sizes, 4, 0.5) * np.array([1.0] * 10 + [2.0])

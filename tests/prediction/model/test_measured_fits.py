@@ -68,7 +68,7 @@ def test_a_law_on_limited_links_is_found_again(algorithm: str) -> None:
     assert costs.formula.copy_seconds_per_byte == pytest.approx(COPY_ON_LIMITED_LINKS, rel=1e-3)
     assert costs.formula.seconds_per_byte == pytest.approx(1.1 / RATE, rel=1e-3)
     assert costs.formula.crowding_exponent == pytest.approx(1.75, abs=1e-3)
-    assert (costs.formula.algorithm, costs.formula.copies_wait) == (algorithm, False)
+    assert (costs.formula.algorithm, costs.formula.within_a_node) == (algorithm, False)
     assert [values for _, values in costs.factors] == pytest.approx([1] * len(SIZES), rel=1e-3)
     assert [sizes for sizes, _ in costs.factors] == pytest.approx(SIZES.tolist())
 
@@ -78,21 +78,21 @@ def test_a_law_on_other_links_counts_the_link_as_copying() -> None:
     costs = fit_costs([by_law(law, 4), by_law(law, 8, ranks_per_core=2.0)], None, "ring")
     assert costs.formula.start_seconds == pytest.approx(50e-6, rel=1e-3)
     assert costs.formula.copy_seconds_per_byte == pytest.approx(COPY, rel=1e-3)
-    assert (costs.formula.seconds_per_byte, costs.formula.copies_wait) == (0, False)
+    assert (costs.formula.seconds_per_byte, costs.formula.within_a_node) == (0, False)
     assert costs.formula.crowding_exponent == pytest.approx(1.75, abs=1e-3)
     assert costs.burst is None
 
 
 def test_within_a_node_copies_wait_as_messages_do() -> None:
-    law = Formula("ring", 5e-6, COPY, 0.0, 1.4, copies_wait=True)
+    law = Formula("ring", 5e-6, COPY, 0.0, 1.4, within_a_node=True)
     runs = [by_law(law, 4, nodes=1, ranks_per_core=2.0), by_law(law, 8, nodes=1, ranks_per_core=4.0)]
     costs = fit_costs(runs, 2, "ring")
     assert costs.formula.start_seconds == pytest.approx(5e-6, rel=1e-3)
     assert costs.formula.copy_seconds_per_byte == pytest.approx(COPY, rel=1e-3)
     assert costs.formula.crowding_exponent == pytest.approx(1.4, abs=1e-3)
-    assert costs.formula.copies_wait
+    assert costs.formula.within_a_node
     # One run between nodes, and copies no longer wait.
-    assert not fit_costs([*runs, waiting(2)], 2, "ring").formula.copies_wait
+    assert not fit_costs([*runs, waiting(2)], 2, "ring").formula.within_a_node
 
 
 @pytest.mark.parametrize(("idle", "free"), [(0.0, 0), (0.01, 125_000), (1.0, 256 * 1024)])

@@ -67,8 +67,20 @@ def test_ranks_with_cores_of_their_own_do_not_wait_for_each_other() -> None:
 def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_four_times_as_long() -> None:
     """24 ms of waiting, 12 ms of copies and 15 ms on the link: 36 and 15 are the sides of 39."""
     assert FORMULA.seconds(MB, 4, 2) == pytest.approx(0.039)
-    within_a_node = replace(FORMULA, seconds_per_byte=0.0, copies_wait=True)
-    assert within_a_node.seconds(MB, 4, 2) == pytest.approx(0.024 + 0.024)
+    within_a_node = replace(FORMULA, seconds_per_byte=0.0, within_a_node=True)
+    assert within_a_node.seconds(MB / 2, 4, 2) == pytest.approx(0.024 + 0.012)
+
+
+def test_copies_within_a_node_take_longer_outside_the_caches_of_a_core() -> None:
+    """From 1 MiB of its ranks' messages, up to three times as long at 16 MiB; not over links."""
+    copies = replace(FORMULA, start_seconds=0.0, seconds_per_byte=0.0, crowding_exponent=1.0, within_a_node=True)
+    sizes = 2.0 ** np.array([17, 18, 20, 22, 24])  # eight ranks share a core
+    each = copies.seconds(sizes, 16, 8) / sizes
+    assert (each / each[0]).tolist() == pytest.approx([1, 3**0.25, 3**0.75, 3, 3])
+    alone = copies.seconds(sizes, 16, 1) / sizes
+    assert (alone / alone[0]).tolist() == pytest.approx([1, 1, 1, 3**0.5, 3])
+    over_links = replace(copies, within_a_node=False).seconds(sizes, 16, 8) / sizes
+    assert np.ptp(over_links) == pytest.approx(0, abs=1e-15)
 
 
 def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and_after_it() -> None:
@@ -148,13 +160,15 @@ def test_parameters_that_depend_on_each_other_are_drawn_together() -> None:
 def test_drawn_parameters_stay_possible() -> None:
     """A link is at most twice as fast as measured, and crowding never makes messages faster."""
     covariance = np.diag([0.0, 0.0, 4.0, 4.0])
-    formula = replace(FORMULA, copies_wait=True)
+    formula = replace(FORMULA, within_a_node=True)
     drawn = replace(COSTS, covariance=covariance, formula=formula).perturbed(1000)
     assert np.min(drawn.formula.seconds_per_byte) == pytest.approx(0.5e-8)
     assert np.min(drawn.formula.crowding_exponent) == 0
     assert drawn.formula.algorithm == "ring"
-    assert drawn.formula.copies_wait
-    assert replace(drawn, formula=formula).message_seconds(MB, 4) == pytest.approx(2 * np.hypot(0.015, 0.048) + 0.005)
+    assert drawn.formula.within_a_node
+    of_cores = 0.024 + 0.024 * 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
+    within = replace(drawn, formula=formula).message_seconds(MB, 4)
+    assert within == pytest.approx(2 * np.hypot(0.015, of_cores) + 0.005)
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
