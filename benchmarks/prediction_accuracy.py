@@ -155,12 +155,15 @@ class HeldOut:
     messages_error_percent: float
     misplaced_bytes_percent: float
     """Of a step's bytes: in another range of sizes than measured."""
-    wire_ratio: float
-    """Seconds of the messages over what the model has for messages of the same sizes."""
-    before_ratio: float
-    """The same of the time before messages, in which Horovod copies; nan if unknown."""
-    agreements_ratio: float
-    """The same of agreements that no message follows; nan without any."""
+    wire_ratio: float | None
+    """Seconds of the messages over what the model has for messages of the same sizes.
+
+    None, of this and the next two: one of them is unknown or 0.
+    """
+    before_ratio: float | None
+    """The same of the time before messages, in which Horovod copies."""
+    agreements_ratio: float | None
+    """The same of agreements that no message follows."""
     is_covered: bool
     no_overlap_percent: float
     full_overlap_percent: float
@@ -392,20 +395,25 @@ def held_out_row(
     )
 
 
-def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float]:
+def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float | None]:
     """The seconds of each part of a run's steps, over those of the model for the same messages."""
     around, handling = costs.handling.times(costs.crowding(run.np)), costs.handling
-    free = (
-        0.0 if costs.burst is None else np.minimum(run.idle_seconds * costs.burst.bytes_per_second, costs.burst.bytes)
-    )
+    link = costs.burst
+    free = 0.0 if link is None else np.minimum(run.idle_seconds * link.bytes_per_second, link.bytes)
     wire = costs.message_seconds(run.bytes, run.np, free) - around * handling.seconds
     copies = (around - 1) * (handling.seconds + handling.seconds_per_byte * run.bytes)  # the rest follows the message
-    before, agreements = run.before_seconds, run.agreements
+    agreements = np.full(len(run.agreements), costs.agreement_seconds(run.np))
     return {
-        "wire": float(run.seconds.sum() / wire.sum()),
-        "before": float("nan") if before is None else float(before.sum() / copies.sum()),
-        "agreements": float(agreements.mean() / costs.agreement_seconds(run.np)) if len(agreements) else float("nan"),
+        "wire": ratio(run.seconds, wire),
+        "before": None if run.before_seconds is None else ratio(run.before_seconds, copies),
+        "agreements": ratio(run.agreements, agreements),
     }
+
+
+def ratio(measured: Floats, modelled: Floats) -> float | None:
+    """Of the sums; None if one is 0."""
+    sums = float(measured.sum()), float(modelled.sum())
+    return sums[0] / sums[1] if min(sums) > 0 else None
 
 
 def step_seconds(run: RunFolder) -> Floats:
@@ -539,9 +547,9 @@ def parts_table(rows: Sequence[HeldOut]) -> Table:
     networks = {cell.name: cell.link for cell in SAMPLE}
     for network, np_ in sorted({(networks[row.cell], row.np) for row in rows}):
         chosen = [row for row in rows if (networks[row.cell], row.np) == (network, np_)]
-        ratios = np.array([(row.wire_ratio, row.before_ratio, row.agreements_ratio) for row in chosen])
-        known = [column[np.isfinite(column) & (column > 0)] for column in ratios.T]
-        means = [f"{np.exp(np.log(column).mean()):.2f}" if len(column) else "unknown" for column in known]
+        columns = zip(*((row.wire_ratio, row.before_ratio, row.agreements_ratio) for row in chosen), strict=True)
+        known = [[one for one in column if one is not None] for column in columns]
+        means = [f"{np.exp(np.log(ratios).mean()):.2f}" if ratios else "unknown" for ratios in known]
         table.add_row(network, str(np_), str(len(chosen)), *means)
     return table
 
