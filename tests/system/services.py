@@ -392,6 +392,18 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
         for process in reversed(daemons):
             process.terminate()
             process.wait(timeout=DAEMON_SECONDS)
+        kill_slurm_steps(configuration)
+
+
+def kill_slurm_steps(configuration: Path) -> None:
+    """Kill the processes that watch steps; some try to reach a stopped controller for ever."""
+    variable = f"SLURM_CONF={configuration}".encode()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            # Its title overwrites the beginning of the environment, at which psutil stops reading.
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if process.name() == "slurmstepd" and variable in environment:
+                process.kill()
 
 
 def kill_slurm_node(node: str, configuration: Path) -> None:
