@@ -48,7 +48,7 @@ from hvscale.launch.supervision.processes import adopt_orphans
 from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import Job, read_job
-from hvscale.prediction.model.measured_costs import MeasuredCosts, fit_costs
+from hvscale.prediction.model.measured_costs import MeasuredCosts, burst_left, fit_costs
 from hvscale.prediction.model.samples import SETUP_STEPS, Samples, run_samples
 from hvscale.prediction.predict import PredictionRequest, predict
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
@@ -397,15 +397,10 @@ def held_out_row(
 
 def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float | None]:
     """The seconds of each part of a run's steps, over those of the model for the same messages."""
-    around, handling = costs.handling.times(costs.crowding(run.np)), costs.handling
-    link = costs.burst
-    free = 0.0 if link is None else np.minimum(run.idle_seconds * link.bytes_per_second, link.bytes)
-    wire = costs.message_seconds(run.bytes, run.np, free) - around * handling.seconds
-    copies = (around - 1) * (handling.seconds + handling.seconds_per_byte * run.bytes)  # the rest follows the message
-    agreements = np.full(len(run.agreements), costs.agreement_seconds(run.np))
+    before, agreements = run.before_seconds, np.full(len(run.agreements), costs.agreement_seconds(run.np))
     return {
-        "wire": ratio(run.seconds, wire),
-        "before": None if run.before_seconds is None else ratio(run.before_seconds, copies),
+        "wire": ratio(run.seconds, costs.wire_seconds(run.bytes, run.np, burst_left(run, costs.burst))),
+        "before": None if before is None else ratio(before, costs.before_seconds(run.bytes, run.np)),
         "agreements": ratio(run.agreements, agreements),
     }
 

@@ -18,7 +18,7 @@ from hvscale.profiling.analyze.rank_comparison import compare_ranks
 from hvscale.profiling.compare import ProfiledRun
 from hvscale.profiling.read.events import HorovodMessages
 from hvscale.studies.run_report.autotune import autotune_view
-from hvscale.studies.run_report.page import View, _sentence, _settings_of, render, report, report_path
+from hvscale.studies.run_report.page import View, _sentence, _settings_of, render, report_path, write_report
 from hvscale.studies.run_report.predictions import PredictionLink
 from hvscale.studies.run_report.trace import trace_profiled_run
 from tests.profiling.test_compare import NP, STEP_SECONDS, STEPS, compared, recorded
@@ -191,7 +191,7 @@ def test_a_report_needs_one_or_two_runs(tmp_path: Path) -> None:
     runs = [RunFolder(tmp_path / name) for name in "abc"]
     for wrong in ([], runs):
         with pytest.raises(RequestError, match="one run, or two"):
-            report(wrong)
+            write_report(wrong, tmp_path / "report.html")
     assert report_path(runs[:1]) == tmp_path / "a" / "report.html"
     assert report_path(runs[:2]) == tmp_path / "b" / "comparison.html"
 

@@ -54,9 +54,8 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
     assert document == PredictionDocument.model_validate_json((tmp_path / "prediction/prediction.json").read_text())
     assert (document.gradient_bytes, document.measured_np) == (GRADIENT_BYTES, [3])
     rows = {row.np: row for row in document.rows}
-    assert {np: row.source for np, row in rows.items()} == {
-        **{2: "measured", 3: "replayed", 8: "predicted", 512: "predicted"}
-    }
+    sources = {np: row.source for np, row in rows.items()}
+    assert sources == {2: "measured", 3: "replayed", 8: "predicted", 512: "predicted"}
     # The program wrote no steps.jsonl: its recorded gradients tell its steps.
     assert rows[2].step_seconds == pytest.approx(float(read_job(RunFolder.open(runs[0])).recorded_seconds.mean()))
     assert rows[512].extrapolation == pytest.approx(512 / 3)

@@ -84,9 +84,10 @@ ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), P
 WITHIN_A_NODE = Prior(1.4, 1.4, within_a_node=True)
 # Ranks that get a core one after the other have turns that are all the same.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
-# A core's second-level cache, and its share of the third, in bytes: of two cores of an AMD EPYC.
+# Bytes of a core's second-level cache and of its share of the third, on an AMD EPYC with two cores.
 CACHES = 1 << 20, 1 << 24
-# Times as long as in the first of them; chosen with the priors.
+# A copy in memory takes this many times as long as one in the second-level cache. Chosen like the
+# priors.
 OUTSIDE_CACHES = 3.0
 
 
@@ -214,9 +215,17 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
+        return self.wire_seconds(bytes, np, burst) + self.handling.times(self.crowding(np)) * self.handling.seconds
+
+    def wire_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
+        """The all-reduces alone, without what Horovod does before and after them."""
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
-        factors = factor(self.factors, bytes) * self._factor_of_larger(bytes)
-        return seconds * factors + self.handling.times(self.crowding(np)) * self.handling.seconds
+        return seconds * factor(self.factors, bytes) * self._factor_of_larger(bytes)
+
+    def before_seconds(self, bytes: Floats, np: int) -> Floats:
+        """What Horovod does before fused messages; the rest of `copy_seconds` follows them."""
+        before = self.handling.times(self.crowding(np)) - 1
+        return before * (self.handling.seconds + self.handling.seconds_per_byte * bytes)
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -330,7 +339,7 @@ ALGORITHM_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _burst_left(run: Samples, burst: Burst | None) -> Floats | float:
+def burst_left(run: Samples, burst: Burst | None) -> Floats | float:
     """The bytes that the link let pass at once, for each message."""
     if burst is None:
         return 0.0
@@ -356,7 +365,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     """Fit the formula of an algorithm by its errors' logarithms; each run has the same weight."""
     weights = [1 / np.sqrt(len(run.bytes)) for run in runs]
     rate = 1 / burst.bytes_per_second if burst else 0.0
-    left = [_burst_left(run, burst) for run in runs]
+    left = [burst_left(run, burst) for run in runs]
     logs = [np.log(run.seconds) for run in runs]
     if factors:
         logs = [log - np.log(factor(factors, run.bytes)) for log, run in zip(logs, runs, strict=True)]
@@ -480,7 +489,7 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
     measured: dict[int, list[Floats]] = {}
     expected: dict[int, list[Floats]] = {}
     for run in runs:
-        seconds = formula.seconds(run.bytes, run.np, run.ranks_per_core, _burst_left(run, burst))
+        seconds = formula.seconds(run.bytes, run.np, run.ranks_per_core, burst_left(run, burst))
         bins = np.round(np.log(np.maximum(run.bytes, 1)) / np.log(BIN)).astype(int)
         for one in np.unique(bins).tolist():
             measured.setdefault(one, []).append(run.seconds[bins == one])

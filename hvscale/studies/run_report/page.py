@@ -115,21 +115,6 @@ class View:
         return timeline_ranks(self.breakdown)
 
 
-def report(runs: list[RunFolder], bins: str = "study", path: Path | None = None) -> str:
-    """The HTML page of one or two runs. `path`: where it will be written; its links need it.
-
-    Raises RequestError for more runs, an unreadable run, or two runs that did different work.
-    """
-    return render(_views(runs, parse_bins(bins), path), parse_bins(bins))
-
-
-def _views(runs: list[RunFolder], ranges: Bins, path: Path | None) -> list[View]:
-    if len(runs) not in (1, 2):
-        raise RequestError(f"give one run, or two runs to compare, not {len(runs)}")
-    folder = (path or report_path(runs)).parent
-    return [_view(run, ranges, folder) for run in runs]
-
-
 def render(views: list[View], ranges: Bins) -> str:
     """The page of one or two views. Raises RequestError if two runs did different work."""
     comparison = None
@@ -160,12 +145,15 @@ def render(views: list[View], ranges: Bins) -> str:
 
 
 def write_report(runs: list[RunFolder], path: Path, bins: str = "study") -> list[str]:
-    """Write the report; return why profiles are incomplete, one text for each such run.
+    """Write the page of one or two runs; return why profiles are incomplete, one text for a run.
 
-    Raises as `report`, and RequestError if `path` cannot be written.
+    Raises RequestError for more runs, an unreadable run, two runs that did different work, and if
+    `path` cannot be written.
     """
+    if len(runs) not in (1, 2):
+        raise RequestError(f"give one run, or two runs to compare, not {len(runs)}")
     ranges = parse_bins(bins)
-    views = _views(runs, ranges, path)
+    views = [_view(run, ranges, path.parent) for run in runs]
     page = render(views, ranges)
     try:
         write_text(path, page)
