@@ -2,7 +2,7 @@
 
 An all-reduce takes
 
-    hypot((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
+    norm((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
 
 over links, and within a node
 
@@ -14,10 +14,10 @@ crowding = max(1, ranks per core). The cores share out the work of copying; a me
 than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
 large messages in fragments, which wait in the same way. What a core's ranks copy in turn leaves its
 caches where they are many or the message is large, and copying then takes longer. The work of the
-cores and the link's time overlap in part: the root of the sum of their squares lies between the
-longer of them and their sum. Links are limited by a token bucket, which lets pass at once what it
-could have sent meanwhile. What the formula leaves is kept as a factor by the size of the
-all-reduce.
+cores and the link's time overlap in part: their norm, the root of the sum of their powers of 2.5,
+lies between the longer of them and their sum. Links are limited by a token bucket, which lets pass
+at once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size
+of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,9 +39,12 @@ Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
-# Of Horovod's copies, for each other rank of a core: expected, and how much that counts as a run.
-OTHERS, OTHERS_WEIGHT = 2.0, 0.1
-LEAST_SLOPE = 0.01  # of the largest one: a run without a slope must not decide alone
+# Of the cores' work and the link's time: 1 is one after the other, and infinity side by side. This
+# and the next two were chosen like the priors below.
+OVERLAP = 2.5
+SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another rank gets the core
+# A first send takes so many times as long as the formula's copies of as many bytes.
+FIRST_SEND = 1.5
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
@@ -59,7 +62,9 @@ SHORT_ONLY = {"recursive doubling": 1.25}
 FEWEST_RANKS = 3  # that send to one rank and receive from another, as more ranks do
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
-SPARSE_REACH = 2  # bins: of a size with few messages, those of half to twice the size count as well
+FEWEST_MESSAGES = 40  # that decide about a size: the bins around it count as well until they hold as many
+# Of agreements, longer ones count as this quantile: few ranks show rare ones by chance.
+LONGEST_AGREEMENT = 0.9
 
 
 class Prior(NamedTuple):
@@ -82,8 +87,9 @@ class Prior(NamedTuple):
 
 ON_LIMITED_LINKS, ON_LINKS = Prior(1.75, 1.5, copy=-20.8, copy_deviation=0.5), Prior(1.75, 1.5)
 WITHIN_A_NODE = Prior(1.4, 1.4, within_a_node=True)
-# Ranks that get a core one after the other have turns that are all the same.
-ROUND_ROBIN_EXPONENT, ROUND_ROBIN_DEVIATION = 1.0, 0.06
+# Ranks that get a core one after the other have turns that are all the same, but more of them begin
+# an agreement at more different moments. Chosen like the priors.
+ROUND_ROBIN_EXPONENT, ROUND_ROBIN_AGREEMENTS, ROUND_ROBIN_DEVIATION = 1.0, 1.4, 0.06
 # Bytes of a core's second-level cache and of its share of the third, on an AMD EPYC with two cores.
 CACHES = 1 << 20, 1 << 24
 # A copy in memory takes this many times as long as one in the second-level cache. Chosen like the
@@ -92,24 +98,28 @@ OUTSIDE_CACHES = 3.0
 
 
 class SentPerRank(NamedTuple):
-    """What a rank sends one after the other: `bytes` of all messages per byte of the result."""
+    """What a rank sends one after the other: `bytes` of all messages per byte of the result.
+
+    `first`: of the first message alone.
+    """
 
     messages: float
     bytes: float
+    first: float
 
 
 def ring(np_: int) -> SentPerRank:
-    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_)
+    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
 
 
 def halving_and_doubling(np_: int) -> SentPerRank:
     rounds, outside = rounds_by_halves(np_)
-    return SentPerRank(2 * (rounds + outside), 2 * (1 - 2**-rounds) + 2 * outside)
+    return SentPerRank(2 * (rounds + outside), 2 * (1 - 2**-rounds) + 2 * outside, 0.5)
 
 
 def recursive_doubling(np_: int) -> SentPerRank:
     rounds, outside = rounds_by_halves(np_)
-    return SentPerRank(rounds + 2 * outside, rounds + 2 * outside)
+    return SentPerRank(rounds + 2 * outside, rounds + 2 * outside, 1.0)
 
 
 def rounds_by_halves(np_: int) -> tuple[int, bool]:
@@ -159,7 +169,7 @@ class Formula:
         copy = self.copy_seconds_per_byte * path.bytes * sizes
         copy = copy * (waiting * outside_caches(crowding * sizes) if self.within_a_node else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.hypot(on_link, start + copy)
+        found: Floats = (on_link**OVERLAP + (start + copy) ** OVERLAP) ** (1 / OVERLAP)
         return found
 
 
@@ -215,7 +225,7 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        return self.wire_seconds(bytes, np, burst) + self.handling.times(self.crowding(np)) * self.handling.seconds
+        return self.wire_seconds(bytes, np, burst) + (self.crowding(np) + 1) * self.handling.seconds
 
     def wire_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         """The all-reduces alone, without what Horovod does before and after them."""
@@ -223,9 +233,9 @@ class MeasuredCosts:
         return seconds * factor(self.factors, bytes) * self._factor_of_larger(bytes)
 
     def before_seconds(self, bytes: Floats, np: int) -> Floats:
-        """What Horovod does before fused messages; the rest of `copy_seconds` follows them."""
-        before = self.handling.times(self.crowding(np)) - 1
-        return before * (self.handling.seconds + self.handling.seconds_per_byte * bytes)
+        """From the agreement to a fused message; the rest of `copy_seconds` follows it."""
+        handling = self.handling.seconds + self.handling.seconds_per_byte * bytes
+        return self.crowding(np) * handling + first_sends(self.formula, bytes, np, self.crowding(np))
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -243,7 +253,18 @@ class MeasuredCosts:
         return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        return self.handling.times(self.crowding(np)) * self.handling.seconds_per_byte * bytes
+        copies = (self.crowding(np) + 1) * self.handling.seconds_per_byte * bytes
+        return copies + first_sends(self.formula, bytes, np, self.crowding(np))
+
+
+def first_sends(formula: Formula, sizes: Floats, np_: int, crowding: float) -> Floats:
+    """How long a rank waits for the first sends of the others that share its core.
+
+    Each of them begins its message when it has copied, before the next one gets the core.
+    """
+    sent = np.minimum(ALGORITHMS[formula.algorithm](np_).first * sizes, SENT_AT_ONCE)
+    waiting: Floats = (crowding - 1) * FIRST_SEND * formula.copy_seconds_per_byte * sent
+    return waiting
 
 
 def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
@@ -274,7 +295,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
     if all(run.round_robin for run in messages):
         prior = prior._replace(
-            messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_EXPONENT, deviation=ROUND_ROBIN_DEVIATION
+            messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_AGREEMENTS, deviation=ROUND_ROBIN_DEVIATION
         )
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
@@ -297,7 +318,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         burst=burst,
         largest_np=max(run.np for run in messages),
         largest_bytes=max(float(run.bytes.max()) for run in messages),
-        handling=ON_GPU if over_nccl else _fit_handling(messages),
+        handling=ON_GPU if over_nccl else _fit_handling(messages, formula),
         blocking=not over_nccl,
         description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
         cores=cores,
@@ -407,17 +428,11 @@ class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
     The same again is assumed to follow the message. Ranks have just agreed, so that those of a core
-    do it at the same time: a rank also waits for `others` times as much of each other rank, which
-    then begins its message.
+    do it at the same time, and a rank waits for the others before its message.
     """
 
     seconds: float
     seconds_per_byte: float
-    others: float = OTHERS
-
-    def times(self, crowding: float) -> float:
-        """How often a rank spends both around a message, with its waiting for the others."""
-        return 2 + self.others * (crowding - 1)
 
 
 # A V100's memory moves 900 GB/s (NVIDIA's datasheet), and a copy reads and writes. Later GPUs are
@@ -425,31 +440,20 @@ class Handling(NamedTuple):
 ON_GPU = Handling(0.0, 1 / 450e9)
 
 
-def _fit_handling(runs: Sequence[Samples]) -> Handling:
-    """Fit a line to the times before messages of each run, by medians of pairs (Theil and Sen).
-
-    A rank's own part and that of the ranks that share its core follow from the lines' slopes.
-    """
+def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
+    """Fit a line to the times before messages of each run, by medians of pairs (Theil and Sen)."""
     lines = []
     for run in runs:
         if run.before_seconds is None or len(np.unique(run.bytes)) < 3:
             continue
+        crowding = max(1.0, run.ranks_per_core)
         chosen = np.random.default_rng(0).permutation(len(run.bytes))[:MOST_COPIES]
-        x, y = run.bytes[chosen], run.before_seconds[chosen]
+        x = run.bytes[chosen]
+        y = (run.before_seconds[chosen] - first_sends(formula, x, run.np, crowding)) / crowding
         first, second = np.nonzero(x[:, None] > x)
         slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
-        lines.append((max(1.0, run.ranks_per_core) - 1, max(0.0, float(np.median(y - slope * x))), slope))
-    if not lines:
-        return Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
-    rest, seconds, slopes = np.array(lines).T
-    if not slopes.any():
-        return Handling(float(np.mean(seconds / (1 + OTHERS * rest))), 0.0)
-    weights = 1 / np.maximum(slopes, LEAST_SLOPE * slopes.max())  # errors count relative to each slope
-    expected = OTHERS_WEIGHT * float(weights.mean()) * np.array([-OTHERS, 1.0])
-    rows = np.concatenate([np.stack([weights, rest * weights], axis=1), [expected]])
-    own, of_others = optimize.nnls(rows, np.append(slopes * weights, 0.0))[0]
-    others = float(of_others / own) if own else OTHERS
-    return Handling(float(np.mean(seconds / (1 + others * rest))), float(own), others)
+        lines.append((max(0.0, float(np.median(y - slope * x))), slope))
+    return Handling(*np.mean(lines, axis=0).tolist()) if lines else Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
 
 
 def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:
@@ -459,7 +463,8 @@ def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float
         return 0.0, 0.0
     # A benchmark's ranks never sleep between its calls: Horovod's own agreements take longer.
     known = [run for run in known if not run.from_benchmark] or known
-    rows = [(run.np, run.ranks_per_core, run.agreements.mean()) for run in known]
+    known = [run for run in known if is_like_more_ranks(run)] or known
+    rows = [(run.np, run.ranks_per_core, _usual_mean(run.agreements)) for run in known]
     rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
     crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
     each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
@@ -468,6 +473,11 @@ def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float
     slope = float((spread @ each + weight * prior.agreements) / (spread @ spread + weight))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
     return float(np.exp((each - exponent * crowding).mean())), exponent
+
+
+def _usual_mean(seconds: Floats) -> float:
+    """The mean, where the longest agreements count as LONGEST_AGREEMENT."""
+    return float(np.minimum(seconds, np.quantile(seconds, LONGEST_AGREEMENT)).mean())
 
 
 def factor(factors: Factors, sizes: Floats) -> Floats:
@@ -481,9 +491,9 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
     """By the size of the all-reduce, the measured seconds over the formula's.
 
     A library changes its protocol with the size, and a link loses packets of large messages,
-    whatever the number of ranks. One slow message says little: where fewer than INDEPENDENT have a
-    size, those of the sizes around it count as well. `typical`: the median of the messages, as
-    `_fit` sees them: with their mean, a few slow ones would lower the formula at each refit.
+    whatever the number of ranks. One slow message says little: where fewer than FEWEST_MESSAGES
+    have a size, those of the sizes around it count as well. `typical`: the median of the messages,
+    as `_fit` sees them: with their mean, a few slow ones would lower the formula at each refit.
     Otherwise of their sums.
     """
     measured: dict[int, list[Floats]] = {}
@@ -498,10 +508,18 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
     counts = {one: sum(map(len, seconds)) for one, seconds in measured.items()}
 
     def ratio(one: int) -> float:
-        reach = 0 if counts[one] >= INDEPENDENT else SPARSE_REACH
-        pooled = [other for other in measured if abs(other - one) <= reach]
+        pooled = _around(one, counts)
         of_bin = np.concatenate([seconds for other in pooled for seconds in measured[other]])
         by_formula = np.concatenate([seconds for other in pooled for seconds in expected[other]])
         return float(np.median(of_bin / by_formula) if typical else of_bin.sum() / by_formula.sum())
 
     return tuple((BIN**one, float(np.clip(ratio(one), *FACTOR_LIMITS))) for one in sorted(measured))
+
+
+def _around(one: int, counts: Mapping[int, int]) -> list[int]:
+    """The bins nearest to a bin that hold FEWEST_MESSAGES together, or all of them."""
+    for reach in sorted({abs(other - one) for other in counts}):
+        near = [other for other in counts if abs(other - one) <= reach]
+        if sum(counts[other] for other in near) >= FEWEST_MESSAGES:
+            return near
+    return list(counts)

@@ -73,13 +73,13 @@ def test_another_link_changes_the_bytes_alone() -> None:
 
 
 def test_the_links_time_and_that_of_the_ranks_overlap_in_part() -> None:
-    """They are added as squares."""
+    """They are added as powers of 2.5."""
     slow_start = Formula("ring", 5e-3, 0.0, 1e-6, 0.0)
     sizes = np.array([1e3, 1e4, 1e5])
     # On two ranks, two messages and all bytes once.
     links = np.array([1e-3, 1e-2, 1e-1])
-    assert slow_start.seconds(sizes, 2, 1).tolist() == pytest.approx(np.sqrt(links**2 + 1e-4).tolist())
-    assert slow_start.seconds(sizes, 2, 1, burst=5e4)[-1] == pytest.approx(np.sqrt(0.05**2 + 1e-4))
+    assert slow_start.seconds(sizes, 2, 1).tolist() == pytest.approx(((links**2.5 + 1e-5) ** 0.4).tolist())
+    assert slow_start.seconds(sizes, 2, 1, burst=5e4)[-1] == pytest.approx((0.05**2.5 + 1e-5) ** 0.4)
 
 
 def test_one_slow_message_says_little_about_larger_ones() -> None:
@@ -100,8 +100,8 @@ def test_one_slow_message_says_little_about_larger_ones() -> None:
 
 def test_ranks_outside_a_power_of_two_send_everything_twice_more() -> None:
     """Nine ranks: three rounds among eight of them."""
-    assert ALGORITHMS["recursive doubling"](9) == (5, 5)
-    assert ALGORITHMS["halving and doubling"](9) == (8, 2 * 7 / 8 + 2)
+    assert ALGORITHMS["recursive doubling"](9) == (5, 5, 1)
+    assert ALGORITHMS["halving and doubling"](9) == (8, 2 * 7 / 8 + 2, 0.5)
 
 
 def test_round_robin_runs_are_extrapolated_by_the_ranks_of_a_core() -> None:

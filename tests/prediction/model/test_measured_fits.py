@@ -4,6 +4,7 @@ Where messages determine a parameter, a fit returns it; where they do not, it ke
 where both count alike, it lies between them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hvscale.prediction.model.measured_costs import (
     Handling,
     MeasuredCosts,
     at_np,
+    first_sends,
     fit_costs,
     is_like_more_ranks,
 )
@@ -134,7 +136,7 @@ def test_a_slow_size_that_one_run_sends_more_often_is_not_taken_for_crowding() -
     """Messages of 16 bytes take 1.8 times as long; a fit without regard to sizes finds 1.84."""
     law = Formula("ring", 0.01, COPY, 0.0, 1.75)
     runs = []
-    for per_core, counts in ((1.0, (6, 2)), (2.0, (2, 6))):
+    for per_core, counts in ((1.0, (120, 40)), (2.0, (40, 120))):
         sizes = np.repeat([1.0, 16.0], counts)
         seconds = law.seconds(sizes, 2, per_core) * np.where(sizes == 16, 1.8, 1)
         runs.append(measured(2, sizes, seconds, ranks_per_core=per_core))
@@ -152,8 +154,8 @@ def test_a_slow_size_that_one_run_sends_more_often_is_not_taken_for_crowding() -
         ({"bytes_per_second": RATE}, 1.75, 1.5),
         ({}, 1.75, 1.5),
         ({"nodes": 1}, 1.4, 1.4),
-        ({"round_robin": True}, 1, 1),
-        ({"round_robin": True, "nodes": 1}, 1, 1),
+        ({"round_robin": True}, 1, 1.4),
+        ({"round_robin": True, "nodes": 1}, 1, 1.4),
     ],
 )
 def test_runs_without_crowding_leave_its_exponents_to_the_prior(
@@ -327,13 +329,29 @@ def test_the_difference_of_runs_that_cannot_be_compared_is_named(changes: dict[s
 
 
 def test_at_measured_sizes_the_mean_measured_time_is_returned() -> None:
-    sizes = np.repeat(2.0 ** np.array([10, 14, 18, 22]), 2)
-    seconds = np.array([1, 3, 3, 3, 2, 6, 20, 24]) * 1e-3
+    sizes = np.repeat(2.0 ** np.array([10, 14, 18, 22]), 40)
+    seconds = np.repeat(np.array([1, 3, 3, 3, 2, 6, 20, 24]), 20) * 1e-3
     costs = fit_costs([measured(4, sizes, seconds)], None)
-    assert costs.message_seconds(sizes[::2], 4) == pytest.approx([2e-3, 3e-3, 4e-3, 22e-3])
+    assert costs.message_seconds(sizes[::40], 4) == pytest.approx([2e-3, 3e-3, 4e-3, 22e-3])
     # On two runs, all messages of a size count alike, whatever their run.
-    costs = fit_costs([measured(4, sizes, seconds), measured(4, sizes[:1], np.array([2.9e-3]))], None)
+    other = measured(4, sizes[:20], np.full(20, 2.9e-3))
+    costs = fit_costs([measured(4, sizes, seconds), other], None)
     assert costs.message_seconds(sizes[:1], 4) == pytest.approx([2.3e-3])
+
+
+def test_messages_of_the_nearest_sizes_count_until_there_are_enough() -> None:
+    """One message took 40 times as long. With 39 of its own size, it counts for no other size."""
+    law = Formula("ring", 1e-3, COPY, 0.0, 0.0)
+
+    def factors(*counts: int) -> list[float]:
+        sizes = np.repeat(2.0 ** np.array([10, 12, 15]), counts)
+        seconds = law.seconds(sizes, 4, 1.0)
+        seconds[counts[0]] *= 40
+        return [value for _, value in fit_costs([measured(4, sizes, seconds)], None, "ring").factors]
+
+    assert factors(39, 1, 40) == pytest.approx([79 / 40, 79 / 40, 1], rel=0.01)
+    assert factors(40, 40, 1) == pytest.approx([1, 79 / 40, 79 / 41], rel=0.01)
+    assert factors(9, 1, 9) == pytest.approx([2, 2, 2], rel=0.01)
 
 
 def test_sizes_within_a_quarter_of_a_doubling_share_a_factor() -> None:
@@ -347,7 +365,8 @@ def test_sizes_within_a_quarter_of_a_doubling_share_a_factor() -> None:
 def test_a_factor_is_at_least_a_half_and_at_most_two() -> None:
     seconds = np.tile(1e-3, len(SIZES))
     seconds[3], seconds[6] = 1e-5, 1e-1
-    factors = [value for _, value in fit_costs([measured(4, SIZES, seconds)], None).factors]
+    run = measured(4, np.repeat(SIZES, 40), np.repeat(seconds, 40))
+    factors = [value for _, value in fit_costs([run], None).factors]
     assert (factors[3], factors[6]) == (0.5, 2)
 
 
@@ -367,7 +386,7 @@ def agreements(*runs: tuple[int, float, float]) -> MeasuredCosts:
 
 def test_a_round_of_agreements_takes_the_geometric_mean_of_runs() -> None:
     """One round of 1 ms, and three of 4 ms."""
-    costs = agreements((2, 0.5, 1e-3), (8, 1, 12e-3))
+    costs = agreements((4, 0.5, 2e-3), (8, 1, 12e-3))
     assert costs.agreement_seconds(2) == pytest.approx(2e-3)
     assert costs.agreement_exponent == pytest.approx(1.5)
     none = fit_costs([waiting()], None)
@@ -376,14 +395,25 @@ def test_a_round_of_agreements_takes_the_geometric_mean_of_runs() -> None:
 
 @pytest.mark.parametrize(("true", "fitted"), [(0.5, 1), (1.5, 1.5), (-0.5, 0.5), (-9, 0), (9, 2.5)])
 def test_the_exponent_of_agreements_is_between_that_of_the_runs_and_the_prior(true: float, fitted: float) -> None:
-    """With e ** sqrt(1.28) ranks per core in one run, they count as much as the prior of 1.5.
+    """With three ranks per core in one run, they count about as much as the prior of 1.5.
 
-    That is because 1.28 / 2 = (0.2 / 0.25) ** 2. The exponent has limits.
+    That is because ln(3) ** 2 / 2 is close to (0.2 / 0.25) ** 2. The exponent has limits.
     """
-    distance = np.sqrt(1.28)
-    costs = agreements((4, 1, 2e-3), (4, np.exp(distance), 2e-3 * np.exp(true * distance)))
-    assert costs.agreement_exponent == pytest.approx(fitted)
-    assert costs.agreement_start_seconds == pytest.approx(1e-3 * np.exp((true - fitted) * distance / 2))
+    costs = agreements((4, 1.0, 2e-3), (4, 3.0, 2e-3 * 3**true))
+    assert costs.agreement_exponent == pytest.approx(fitted, abs=0.04)
+    assert costs.agreement_start_seconds == pytest.approx(1e-3 * 3 ** ((true - costs.agreement_exponent) / 2))
+
+
+def test_two_ranks_do_not_show_how_long_more_take_to_agree() -> None:
+    alone = agreements((4, 2.0, 2e-3))
+    assert agreements((2, 1.0, 1.0), (4, 2.0, 2e-3)).agreement_seconds(8) == alone.agreement_seconds(8)
+    assert agreements((2, 1.0, 1.0)).agreement_seconds(2) == pytest.approx(1.0)
+
+
+def test_a_long_agreement_counts_as_much_as_the_longest_tenth() -> None:
+    seconds = np.concatenate([np.full(18, 1e-3), [2e-3, 1.0]])
+    costs = fit_costs([waiting(agreements=seconds)], None)
+    assert costs.agreement_seconds(4) == pytest.approx((18 * 1e-3 + 2 * 1.1e-3) / 20, rel=0.02)
 
 
 # What precedes a message
@@ -397,42 +427,39 @@ def handling(before: Floats | None, sizes: Floats, **changes: Any) -> Handling:
 def test_handling_is_the_line_of_the_times_before_messages() -> None:
     sizes = np.array([1e5, 1e5, 1e6, 3e6])
     line = 40e-6 + 2e-10 * sizes
-    assert handling(line, sizes) == pytest.approx((40e-6, 2e-10, 2))
-    # The other rank of the core is expected to do twice as much meanwhile.
-    assert handling(line, sizes, ranks_per_core=2.0) == pytest.approx((40e-6 / 3, 2e-10 / 3, 2))
-    assert handling(line, sizes, ranks_per_core=0.5) == pytest.approx((40e-6, 2e-10, 2))
+    assert handling(line, sizes) == pytest.approx((40e-6, 2e-10))
+    assert handling(line, sizes, ranks_per_core=0.5) == pytest.approx((40e-6, 2e-10))
     # One message in four that takes longer changes nothing.
-    assert handling(line + np.array([0, 0, 1, 0]), sizes) == pytest.approx((40e-6, 2e-10, 2))
+    assert handling(line + np.array([0, 0, 1, 0]), sizes) == pytest.approx((40e-6, 2e-10))
 
 
-def test_runs_of_several_crowdings_say_what_the_other_ranks_of_a_core_add() -> None:
-    """Three times a rank's own copies for each other rank, but the prior of two counts as well."""
-    sizes, seconds = np.array([1e5, 1e6, 3e6]), np.full(3, 1e-3)
+def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
+    """Without their first sends, two ranks take twice as long as one, and four four times."""
+    sizes, line = np.array([1e5, 1e6, 3e6]), 40e-6 + 2e-10 * np.array([1e5, 1e6, 3e6])
+    runs = [measured(4, sizes, np.full(3, 1e-3), ranks_per_core=crowding) for crowding in (1.0, 2.0, 4.0)]
+    formula = fit_costs(runs, 1).formula
+    first = [first_sends(formula, sizes, 4, run.ranks_per_core) for run in runs]
+    assert first[2].all()
     runs = [
-        measured(4, sizes, seconds, ranks_per_core=per_core, before_seconds=(3 * per_core - 2) * 2e-10 * sizes)
-        for per_core in (1.0, 2.0, 4.0)
+        replace(run, before_seconds=run.ranks_per_core * line + sends) for run, sends in zip(runs, first, strict=True)
     ]
-    found = fit_costs(runs, 1).handling
-    assert found.seconds_per_byte == pytest.approx(2e-10, rel=0.05)
-    assert found.others == pytest.approx(3, rel=0.05)
-    assert found.others < 3
-    # A run in which larger messages took no longer does not decide alone.
-    flat = measured(4, sizes, seconds, before_seconds=np.full(3, 1e-5))
-    assert fit_costs([*runs[1:], flat], 1).handling.seconds_per_byte > 0
-    assert fit_costs([flat] * 5, 1).handling == pytest.approx((1e-5, 0, 2))
+    assert fit_costs(runs, 1).handling == pytest.approx((40e-6, 2e-10))
+    # The lines of runs count alike.
+    flat = measured(4, sizes, np.full(3, 1e-3), before_seconds=np.full(3, 1e-5))
+    assert fit_costs([runs[0], flat], 1).handling == pytest.approx((25e-6, 1e-10))
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:
     sizes = np.array([1e5, 1e6, 3e6])
-    assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0, 2))
-    assert handling(-1e-3 + 2e-9 * sizes, sizes) == pytest.approx((0, 2e-9, 2))
+    assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0))
+    assert handling(-1e-3 + 2e-9 * sizes, sizes) == pytest.approx((0, 2e-9))
 
 
 def test_two_sizes_do_not_show_a_line() -> None:
     """One core copies 8 GB/s then."""
     sizes = np.array([1e5, 1e6, 1e6])
-    assert handling(40e-6 + 2e-10 * sizes, sizes) == pytest.approx((0, 1.25e-10, 2))
-    assert handling(None, np.array([1e5, 1e6, 3e6])) == pytest.approx((0, 1.25e-10, 2))
+    assert handling(40e-6 + 2e-10 * sizes, sizes) == pytest.approx((0, 1.25e-10))
+    assert handling(None, np.array([1e5, 1e6, 3e6])) == pytest.approx((0, 1.25e-10))
 
 
 def test_a_sample_of_many_times_gives_the_same_line_again() -> None:

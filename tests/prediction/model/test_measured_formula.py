@@ -31,42 +31,47 @@ COSTS = MeasuredCosts(
     largest_bytes=1e6,
     description="a test",
     cores=2,
-    handling=Handling(1e-3, 1e-9, others=3.0),
+    handling=Handling(1e-3, 1e-9),
 )
+
+
+def overlapped(link: float, cores: float) -> float:
+    """The seconds of what a link and the cores do side by side in part."""
+    return float((link**2.5 + cores**2.5) ** 0.4)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "np_", "expected"),
     [
-        ("ring", 2, (2, 1)),
-        ("ring", 4, (6, 1.5)),
-        ("ring", 5, (8, 1.6)),
-        ("halving and doubling", 2, (2, 1)),
-        ("halving and doubling", 8, (6, 1.75)),
-        ("halving and doubling", 5, (6, 3.5)),
-        ("recursive doubling", 2, (1, 1)),
-        ("recursive doubling", 8, (3, 3)),
-        ("recursive doubling", 5, (4, 4)),
+        ("ring", 2, (2, 1, 0.5)),
+        ("ring", 4, (6, 1.5, 0.25)),
+        ("ring", 5, (8, 1.6, 0.2)),
+        ("halving and doubling", 2, (2, 1, 0.5)),
+        ("halving and doubling", 8, (6, 1.75, 0.5)),
+        ("halving and doubling", 5, (6, 3.5, 0.5)),
+        ("recursive doubling", 2, (1, 1, 1)),
+        ("recursive doubling", 8, (3, 3, 1)),
+        ("recursive doubling", 5, (4, 4, 1)),
     ],
 )
-def test_what_a_rank_sends_one_after_the_other(algorithm: str, np_: int, expected: tuple[float, float]) -> None:
-    """The messages, and their bytes per byte of the result."""
+def test_what_a_rank_sends_one_after_the_other(algorithm: str, np_: int, expected: tuple[float, ...]) -> None:
+    """The messages, and their bytes and those of the first one per byte of the result."""
     assert ALGORITHMS[algorithm](np_) == expected
 
 
 def test_ranks_with_cores_of_their_own_do_not_wait_for_each_other() -> None:
     """6 starts of 1 ms and 1.5 MB copied in 6 ms, beside 1.5 MB, or 0.5 MB, on the link."""
     for ranks_per_core in (0.25, 1):
-        assert FORMULA.seconds(MB, 4, ranks_per_core) == pytest.approx(np.hypot(0.015, 0.012))
-        assert FORMULA.seconds(MB, 4, ranks_per_core, burst=1e6) == pytest.approx(0.013)
+        assert FORMULA.seconds(MB, 4, ranks_per_core) == pytest.approx(overlapped(0.015, 0.012))
+        assert FORMULA.seconds(MB, 4, ranks_per_core, burst=1e6) == pytest.approx(overlapped(0.005, 0.012))
         assert FORMULA.seconds(MB, 4, ranks_per_core, burst=2e6) == pytest.approx(0.012)
     on_link = replace(FORMULA, start_seconds=0.0, copy_seconds_per_byte=0.0)
     assert on_link.seconds(MB, 4, 1, burst=1.5e6) == 0
 
 
 def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_four_times_as_long() -> None:
-    """24 ms of waiting, 12 ms of copies and 15 ms on the link: 36 and 15 are the sides of 39."""
-    assert FORMULA.seconds(MB, 4, 2) == pytest.approx(0.039)
+    """24 ms of waiting, 12 ms of copies and 15 ms on the link."""
+    assert FORMULA.seconds(MB, 4, 2) == pytest.approx(overlapped(0.015, 0.036))
     within_a_node = replace(FORMULA, seconds_per_byte=0.0, within_a_node=True)
     assert within_a_node.seconds(MB / 2, 4, 2) == pytest.approx(0.024 + 0.012)
 
@@ -84,24 +89,37 @@ def test_copies_within_a_node_take_longer_outside_the_caches_of_a_core() -> None
 
 
 def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and_after_it() -> None:
-    """The factor of 1 MB is halfway from 1 to 3. A rank handles it for 2 ms, the other one of its
-    core for 3 ms.
+    """The factor of 1 MB is halfway from 1 to 3. The two ranks of a core handle it for 1 ms each
+    before, and a rank for 1 ms after.
     """
-    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * 0.039 + 0.002 + 0.003)
+    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, 0.036) + 0.003)
     assert COSTS.message_seconds(MB, 4) == COSTS.message_seconds(MB, 4, 0.0)
-    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * 0.036 + 0.002 + 0.003)
+    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * 0.036 + 0.003)
     own_cores = replace(COSTS, cores=None)
-    assert own_cores.message_seconds(MB, 4, 1e6) == pytest.approx(2 * 0.013 + 2 * 0.001)
-    assert replace(COSTS, cores=8).message_seconds(MB, 4, 1e6) == pytest.approx(2 * 0.013 + 2 * 0.001)
+    assert own_cores.message_seconds(MB, 4, 1e6) == pytest.approx(2 * overlapped(0.005, 0.012) + 0.002)
+    assert replace(COSTS, cores=8).message_seconds(MB, 4, 1e6) == own_cores.message_seconds(MB, 4, 1e6)
 
 
 def test_agreements_and_copies_take_longer_where_ranks_share_cores() -> None:
     """Six ranks on two cores: three rounds, and crowding 3."""
     assert COSTS.agreement_seconds(6) == pytest.approx(3 * 9 * 1e-3)
     assert replace(COSTS, cores=None).agreement_seconds(6) == pytest.approx(3e-3)
-    assert COSTS.copy_seconds(MB, 6) == pytest.approx((2 + 2 * 3) * 1e-3)
+    first_sends = 2 * 1.5 * 4e-9 * MB[0] / 6
+    assert COSTS.copy_seconds(MB, 6) == pytest.approx((3 + 1) * 1e-3 + first_sends)
     assert replace(COSTS, cores=None).copy_seconds(MB, 6) == pytest.approx(2e-3)
     assert COSTS.agreement_seconds(2) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "first"), [("ring", 1 / 8), ("halving and doubling", 1 / 2), ("recursive doubling", 1)]
+)
+def test_the_ranks_of_a_core_copy_and_begin_a_message_one_after_the_other(algorithm: str, first: float) -> None:
+    """Four ranks on each of two cores. Each sends 2 MiB at most before the next one copies."""
+    costs = replace(COSTS, formula=replace(FORMULA, algorithm=algorithm))
+    copies = 4 * (1e-3 + 1e-9 * MB)
+    assert costs.before_seconds(MB, 8) == pytest.approx(copies + 3 * 6e-9 * MB * first)
+    assert costs.before_seconds(100 * MB, 8) == pytest.approx(4 * (1e-3 + 0.1) + 3 * 6e-9 * 2**21)
+    assert replace(costs, cores=None).before_seconds(MB, 8) == pytest.approx(2e-3)
 
 
 def test_a_node_sends_the_bytes_of_the_algorithm() -> None:
@@ -168,7 +186,7 @@ def test_drawn_parameters_stay_possible() -> None:
     assert drawn.formula.within_a_node
     of_cores = 0.024 + 0.024 * 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
     within = replace(drawn, formula=formula).message_seconds(MB, 4)
-    assert within == pytest.approx(2 * np.hypot(0.015, of_cores) + 0.005)
+    assert within == pytest.approx(2 * overlapped(0.015, of_cores) + 0.003)
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
