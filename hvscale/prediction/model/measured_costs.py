@@ -62,7 +62,10 @@ SHORT_ONLY = {"recursive doubling": 1.25}
 FEWEST_RANKS = 3  # that send to one rank and receive from another, as more ranks do
 REFITS = 2  # of the formula, without what is particular to a size
 BIN = 2**0.5  # width of a bin of sizes, as a factor
-FEWEST_MESSAGES = 40  # that decide about a size: the bins around it count as well until they hold as many
+# Messages that decide about a size: the bins around it count as well until they hold as many, but
+# none that is farther than FARTHEST_BIN.
+FEWEST_MESSAGES = 40
+FARTHEST_BIN = 4
 # Of agreements, longer ones count as this quantile: few ranks show rare ones by chance.
 LONGEST_AGREEMENT = 0.9
 
@@ -492,9 +495,9 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
 
     A library changes its protocol with the size, and a link loses packets of large messages,
     whatever the number of ranks. One slow message says little: where fewer than FEWEST_MESSAGES
-    have a size, those of the sizes around it count as well. `typical`: the median of the messages,
-    as `_fit` sees them: with their mean, a few slow ones would lower the formula at each refit.
-    Otherwise of their sums.
+    have a size, those of a quarter to four times the size count as well. `typical`: the median of
+    the messages, as `_fit` sees them: with their mean, a few slow ones would lower the formula at
+    each refit. Otherwise of their sums.
     """
     measured: dict[int, list[Floats]] = {}
     expected: dict[int, list[Floats]] = {}
@@ -517,9 +520,10 @@ def _factors(formula: Formula, runs: Sequence[Samples], burst: Burst | None, typ
 
 
 def _around(one: int, counts: Mapping[int, int]) -> list[int]:
-    """The bins nearest to a bin that hold FEWEST_MESSAGES together, or all of them."""
-    for reach in sorted({abs(other - one) for other in counts}):
-        near = [other for other in counts if abs(other - one) <= reach]
+    """The bins that decide about a bin, of those that hold so many messages."""
+    near = [one]
+    for reach in range(1, FARTHEST_BIN + 1):
         if sum(counts[other] for other in near) >= FEWEST_MESSAGES:
-            return near
-    return list(counts)
+            break
+        near = [other for other in counts if abs(other - one) <= reach]
+    return near
