@@ -202,14 +202,13 @@ installed_command_ran: set[str] = set()
 def hvscale(tmp_path: Path) -> Run:
     """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process.
 
-    Sub-commands that take long to load are forked: see tests/preloaded.py. The first call of each
-    in a test worker runs the installed command, and so does a call with variables that a process
-    reads when it starts.
+    Sub-commands are forked: see tests/preloaded.py. The first call of each in a test worker runs
+    the installed command, and so does a call with variables that a process reads when it starts.
     """
 
     def run(*arguments: object, timeout: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
         words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
-        forked = words[0] in preloaded.LONG_TO_LOAD and words[0] in installed_command_ran
+        forked = words[0] in preloaded.FORKED and words[0] in installed_command_ran
         if forked and preloaded.can_apply(variables):
             return preloaded.run(words, tmp_path, variables, timeout)
         installed_command_ran.add(words[0])

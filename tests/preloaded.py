@@ -8,25 +8,27 @@ with its own arguments, environment, working folder, output and exit status.
 import atexit
 import multiprocessing
 import os
+import pkgutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hvscale.cli import commands
 from hvscale.cli.main import main
 
 # Without cached bytecode every rank takes twice as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 COMMAND = Path(sys.prefix) / "bin" / "hvscale"
-# A fork takes 0.1 s of CPU time. The installed command takes 0.2 s and more for these, and less for
-# others, such as `launch`.
-LONG_TO_LOAD = (
-    *("bench", "breakdown", "compare", "compare-placements", "compare-settings", "eval", "models", "predict"),
-    *("profile", "report", "runs", "scale", "settings", "train", "tune", "tune-collectives", "upscale"),
+# A forked sub-command takes 0.04 s of CPU time, and the installed one 0.12 s and more. The doctor
+# looks at its own process.
+FORKED = tuple(
+    found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__) if found.name != "doctor"
 )
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(
@@ -34,7 +36,7 @@ FORK_SERVER.set_forkserver_preload(
         *("hvscale.trainer.training", "hvscale.trainer.inference.evaluate", "torchvision.models", "scipy.ndimage"),
         *("hvscale.prediction.predict", "hvscale.prediction.page", "hvscale.report.page", "plotly.graph_objects"),
         *("hvscale.profiling.compare", "hvscale.comm_tuning.tune.study", "hvscale.studies.scaling.study", "optuna"),
-        *(f"hvscale.cli.commands.{command.replace('-', '_')}" for command in LONG_TO_LOAD),
+        *(f"{commands.__name__}.{command.replace('-', '_')}" for command in FORKED),
         *("hvscale.launch.controller", "scipy.special"),
     ]
 )
@@ -86,6 +88,9 @@ def wait(process: BaseProcess, seconds: float) -> int | None:
 
 def _call(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> None:
     """Run the command in the forked process. Raises SystemExit as the command does."""
+    # PyTorch's modules have finalizers that would copy 40 MB, which this process shares.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
     for number, name in enumerate(OUTPUTS, start=1):
         descriptor = os.open(outputs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
