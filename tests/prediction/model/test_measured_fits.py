@@ -351,10 +351,10 @@ def test_messages_of_the_nearest_sizes_count_until_there_are_enough() -> None:
         seconds[counts[0]] *= 40
         return [value for _, value in fit_costs([measured(4, sizes, seconds)], None, "ring").factors]
 
-    assert factors(39, 1, 40) == pytest.approx([79 / 40, 79 / 40, 1], rel=0.03)
-    assert factors(40, 40, 1) == pytest.approx([1, 79 / 40, 1], rel=0.03)
-    assert factors(9, 31, 9) == pytest.approx([79 / 40, 79 / 40, 1], rel=0.03)
-    assert factors(9, 1, 9) == pytest.approx([2, 2, 1], rel=0.03)
+    assert factors(39, 1, 40) == pytest.approx([79 / 40, 79 / 40, 1], rel=0.05)
+    assert factors(40, 40, 1) == pytest.approx([1, 79 / 40, 1], rel=0.05)
+    assert factors(9, 31, 9) == pytest.approx([79 / 40, 79 / 40, 1], rel=0.05)
+    assert factors(9, 1, 9) == pytest.approx([2, 2, 1], rel=0.05)
 
 
 def test_sizes_within_a_quarter_of_a_doubling_share_a_factor() -> None:
