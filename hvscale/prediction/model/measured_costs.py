@@ -14,10 +14,10 @@ crowding = max(1, ranks per core). The cores share out the work of copying; a me
 than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
 large messages in fragments, which wait in the same way. What a core's ranks copy in turn leaves its
 caches where they are many or the message is large, and copying then takes longer. The work of the
-cores and the link's time overlap in part: their norm, the root of the sum of their powers of 2.5,
-lies between the longer of them and their sum. Links are limited by a token bucket, which lets pass
-at once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size
-of the all-reduce.
+cores and the link's time overlap in part: norm(a, b) = (a ** 2.5 + b ** 2.5) ** (1 / 2.5) lies
+between the longer of them and their sum. Links are limited by a token bucket, which lets pass at
+once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size of
+the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +39,8 @@ Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
-# Of the cores' work and the link's time: 1 is one after the other, and infinity side by side. This
-# and the next two were chosen like the priors below.
+# The exponent of the norm: 1 is one after the other, and infinity side by side. It and the next two
+# were chosen like the priors below.
 OVERLAP = 2.5
 SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another rank gets the core
 # A first send takes so many times as long as the formula's copies of as many bytes.

@@ -73,7 +73,7 @@ def test_another_link_changes_the_bytes_alone() -> None:
 
 
 def test_the_links_time_and_that_of_the_ranks_overlap_in_part() -> None:
-    """They are added as powers of 2.5."""
+    """Their norm has an exponent of 2.5."""
     slow_start = Formula("ring", 5e-3, 0.0, 1e-6, 0.0)
     sizes = np.array([1e3, 1e4, 1e5])
     # On two ranks, two messages and all bytes once.
