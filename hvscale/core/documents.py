@@ -5,17 +5,10 @@ surrogates, which JSON can hold only as \\udcNN escapes.
 """
 
 import json
-import re
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError
-
-from hvscale.core.files import open_regular
-
-SCHEMA = re.compile(rb'\s*\{\s*"schema":\s*"hvscale/[a-z-]+/[0-9]+"')
-SCHEMA_BYTES = 256  # a document begins with its schema
 
 
 class VersionedDocument(BaseModel):
@@ -47,12 +40,6 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def is_document(file: Path) -> bool:
-    """Whether a file begins as a versioned document does. Raises OSError if it cannot be read."""
-    with open_regular(file) as stream:
-        return SCHEMA.match(stream.read(SCHEMA_BYTES)) is not None
 
 
 def from_json(kind: type[Document], text: str | bytes) -> Document:

@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, JsonValue
 
-from hvscale.core.documents import VersionedDocument, is_document, other_version, parse_json, to_json
+from hvscale.core.documents import VersionedDocument, other_version, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
 from hvscale.core.files import is_device, open_new, read_text
 from hvscale.core.folder_lock import FolderLock, check_unlocked, is_abandoned, make_folder, make_own_folder
@@ -332,8 +332,6 @@ class RunFolder:
             if self.lock is None:
                 check_unlocked(self.path)
             raise RequestError(f"{self.path} holds a run already: give another folder with --run")
-        if not continued and (document := _document_in(self.path)):
-            raise RequestError(f"{self.path} holds a study ({document}): give another folder with --run")
 
     def make_subfolder(self, folder: Path) -> None:
         """Create a sub-folder. Raises RequestError if this fails or it exists and is not
@@ -467,15 +465,6 @@ def ended_by(error: BaseException) -> tuple[RunState, int]:
     if isinstance(error, SavedError):
         return "interrupted", error.exit_status
     return "failed", error.exit_status if isinstance(error, HvscaleError) else 1
-
-
-def _document_in(folder: Path) -> str | None:
-    """The name of a study's or a result's document in a folder."""
-    for file in sorted(folder.glob("*.json")):
-        with suppress(OSError):
-            if is_document(file):
-                return file.name
-    return None
 
 
 def cannot_write(path: Path, error: OSError) -> RequestError:

@@ -102,22 +102,6 @@ def test_a_live_process_locks_its_folder(
     assert "holds a run already" in again.stderr
 
 
-def test_a_run_does_not_mix_with_a_study_or_a_result(hvscale: Run, tmp_path: Path) -> None:
-    """A file that is not hvscale's, or not a regular file, does not matter."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "config.json").write_text('{"schema": "own/1"}')
-    os.mkfifo(tmp_path / "own" / "fifo.json")
-    launch = ("launch", "--mpi", "gloo", "--run")
-    assert hvscale(*launch, "own", "--", "true").returncode == 0
-    found = hvscale("knobs", "--json")
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "knobs.json").write_text(found.stdout)
-    refused = hvscale(*launch, "study", "--", "true")
-    problem = f"hvscale: {tmp_path}/study holds a study (knobs.json): give another folder with --run\n"
-    assert (refused.returncode, refused.stderr) == (2, problem)
-    assert [path.name for path in (tmp_path / "study").iterdir()] == ["knobs.json"]
-
-
 def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) -> None:
     """A second start is rejected; after the first is killed, a third resumes in its folder."""
     train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")
