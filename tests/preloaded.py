@@ -25,8 +25,8 @@ from hvscale.cli.main import main
 # Without cached bytecode every rank takes twice as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 COMMAND = Path(sys.prefix) / "bin" / "hvscale"
-# A forked sub-command takes 0.04 s of CPU time, and the installed one 0.12 s and more. The doctor
-# looks at its own process.
+# A forked sub-command takes 0.04 s of CPU time and more, and an installed one 0.12 s and more. The
+# doctor checks the installation, and so always runs as installed.
 FORKED = tuple(
     found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__) if found.name != "doctor"
 )
@@ -88,7 +88,7 @@ def wait(process: BaseProcess, seconds: float) -> int | None:
 
 def _call(arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> None:
     """Run the command in the forked process. Raises SystemExit as the command does."""
-    # PyTorch's modules have finalizers that would copy 40 MB, which this process shares.
+    # PyTorch's finalizers would make copies of 40 MB of memory that forked processes share.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     for number, name in enumerate(OUTPUTS, start=1):
