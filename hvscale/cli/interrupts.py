@@ -7,8 +7,9 @@ of weak references, which swallow exceptions: KeyboardInterrupt would only be pr
 import signal
 import sys
 import threading
+import time
 
-REPEAT_SECONDS = 0.01  # until then the main thread has left the callback
+REPEAT_SECONDS = 0.01  # until then the main thread has usually left the callback
 
 
 def repeat_lost_interrupts() -> None:
@@ -18,7 +19,21 @@ def repeat_lost_interrupts() -> None:
 
 def _repeat(swallowed: "sys.UnraisableHookArgs") -> None:
     if swallowed.exc_type is KeyboardInterrupt:
-        main_thread = threading.main_thread().ident
-        threading.Timer(REPEAT_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        threading.Thread(target=_interrupt, args=(threading.get_ident(),)).start()
     else:
         sys.__unraisablehook__(swallowed)
+
+
+def _interrupt(main_thread: int) -> None:
+    """Send SIGINT when `_repeat`, which would swallow it too, has returned."""
+    time.sleep(REPEAT_SECONDS)
+    while _runs_repeat(main_thread):  # a busy machine
+        time.sleep(REPEAT_SECONDS)
+    signal.pthread_kill(main_thread, signal.SIGINT)
+
+
+def _runs_repeat(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not _repeat.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import signal, time, weakref
+import signal, threading, time, weakref
 from hvscale.cli import main
+
+start = threading.Thread.start
+
+def slow_start(thread):
+    start(thread)
+    time.sleep({start_seconds})
+
+threading.Thread.start = slow_start
 
 class Object:
     {method}
@@ -30,12 +38,14 @@ main.main()
 """
 
 
+@pytest.mark.parametrize("start_seconds", [0, 0.1])
 @pytest.mark.parametrize(
     ("method", "watch"),
     [("def __del__(self): interrupt()", "pass"), ("pass", "watch = weakref.ref(ending, interrupt)")],
 )
-def test_an_interrupt_that_an_objects_end_swallows_comes_again(method: str, watch: str) -> None:
-    words = [sys.executable, "-c", PROGRAM.format(method=method, watch=watch)]
+def test_an_interrupt_that_an_objects_end_swallows_comes_again(method: str, watch: str, start_seconds: float) -> None:
+    """A busy machine takes long to start a thread."""
+    words = [sys.executable, "-c", PROGRAM.format(method=method, watch=watch, start_seconds=start_seconds)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert "Exception ignored" not in done.stderr
