@@ -42,7 +42,7 @@ check: lint ## run the linters and the unit tests, before each commit
 check-gpu: setup ## check everything that needs a GPU, in at most 20 minutes
 	@.venv/bin/hvscale check-gpu
 
-# Without its cache, mypy takes a minute and a half on one core: it runs beside the tests.
+# Without its cache, mypy takes half a minute and more: it runs beside the tests.
 test: setup-dev setup-mpich ## run the linters and all tests
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
