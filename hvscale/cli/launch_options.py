@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.terminal import printable
 from hvscale.launch.options import OPTIONS, Instrument, LaunchOptions
+
+if TYPE_CHECKING:
+    from hvscale.comm_tuning.knobs.settings import Setting
 
 # For `without`: what is not asked of commands that start many jobs, and of those whose jobs are of
 # several kinds.
@@ -143,12 +146,13 @@ def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
     Raises RequestError for what the job's libraries cannot do, and for a file that is not what it
     should be.
     """
+    of_file: list[Setting] = []
     if options.settings is not None:
         from hvscale.comm_tuning.knobs.settings_file import with_settings_file
 
-        options = with_settings_file(options.settings, options)
-    if options.set:
-        options = set_knobs(command, options)
+        options, of_file = with_settings_file(options.settings, options)
+    if options.set or of_file:
+        options = set_knobs(command, options, of_file)
     if options.collectives is not None:
         from hvscale.comm_tuning.collectives.instrument import CollectivesInstrument
 
@@ -168,14 +172,15 @@ def check_knobs(command: list[str], options: LaunchOptions, nps: Collection[int]
             check_ranks(settings, target_of(settings, command, options), np)
 
 
-def set_knobs(command: list[str], options: LaunchOptions) -> LaunchOptions:
-    """The options with what --set asks for; a job that Slurm is to start sets its knobs where its
-    libraries are.
+def set_knobs(command: list[str], options: LaunchOptions, of_file: list["Setting"]) -> LaunchOptions:
+    """The options with what --set and the file of --settings ask for; a job that Slurm is to start
+    sets its knobs where its libraries are.
     """
     from hvscale.comm_tuning.knobs.settings import parse, with_settings
     from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 
+    requests: list[str | Setting] = [*options.set, *of_file]
     placement = options.placement
     if placement.sbatch is not None or (placement.submit and not is_inside_an_allocation()):
-        return options.replace(set=tuple(map(str, parse(options.set))))
-    return with_settings(options.set, command, options)
+        return options.replace(set=tuple(map(str, parse(requests))))
+    return with_settings(requests, command, options)

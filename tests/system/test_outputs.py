@@ -290,8 +290,14 @@ def test_set_overrides_the_file_and_another_mpi_is_rejected(hvscale: Run, folder
     assert rejected.returncode == 2
     [line] = rejected.stderr.splitlines()
     assert "was made for --mpi openmpi, but this job uses --mpi gloo: add --mpi openmpi" in line
-    (tmp_path / "cut.toml").write_text((folder / "settings.toml").read_text()[:-2])
-    for path, message in (("cut.toml", "is not valid TOML"), ("nowhere.toml", "No such file or directory")):
+    text = (folder / "settings.toml").read_text()
+    (tmp_path / "cut.toml").write_text(text[:-2])
+    (tmp_path / "soon.toml").write_text(re.sub("cycle_time = .*", 'cycle_time = "soon"', text))
+    for path, message in (
+        ("cut.toml", "is not valid TOML"),
+        ("nowhere.toml", "No such file or directory"),
+        ("soon.toml", "--settings soon.toml: cycle_time=soon: Horovod accepts"),
+    ):
         done = hvscale("scale", "--np", "1", "--settings", path, "--", "true")
         assert done.returncode == 2
         assert message in done.stderr

@@ -54,23 +54,28 @@ class Translated:
     preload: dict[str, str] = field(default_factory=dict)
 
 
-def parse(requests: Iterable[str], option: str = "--set") -> list[Setting]:
-    """Parses the values of `option`.
+def parse(requests: Iterable[str | Setting], option: str = "--set") -> list[Setting]:
+    """Parses the values of `option`; settings that are parsed already stay as they are.
 
     Raises RequestError for an unknown knob, a missing value, and a knob with two values.
     """
     found: dict[str, Setting] = {}
     for request in requests:
-        knob, equals, text = (part.strip() for part in request.partition("="))
-        knob = knob.replace("-", "_")
-        if knob not in MEANING:
-            raise RequestError(f"{option} {request}: {unknown_knob(knob)}")
-        if not equals or not text:
-            raise RequestError(f"{option} {request}: the value is missing; write KNOB=VALUE, such as cuda_ipc=off")
-        if knob in found and found[knob].text != text:
-            raise RequestError(f"{option} {request}: {knob} is also set to {found[knob].text}; set it once")
-        found[knob] = Setting(knob, text, option)
+        setting = request if isinstance(request, Setting) else parse_one(request, option)
+        other = found.setdefault(setting.knob, setting)
+        if other.text != setting.text:
+            raise RequestError(f"{setting.typed}: {setting.knob} is also set to {other.text}; set it once")
     return list(found.values())
+
+
+def parse_one(request: str, option: str) -> Setting:
+    knob, equals, text = (part.strip() for part in request.partition("="))
+    knob = knob.replace("-", "_")
+    if knob not in MEANING:
+        raise RequestError(f"{option} {request}: {unknown_knob(knob)}")
+    if not equals or not text:
+        raise RequestError(f"{option} {request}: the value is missing; write KNOB=VALUE, such as cuda_ipc=off")
+    return Setting(knob, text, option)
 
 
 def unknown_knob(knob: str) -> str:
@@ -196,7 +201,7 @@ def is_given(options: LaunchOptions, name: str) -> bool:
 
 
 def with_settings(
-    requests: Iterable[str], command: list[str], options: LaunchOptions, option: str = "--set"
+    requests: Iterable[str | Setting], command: list[str], options: LaunchOptions, option: str = "--set"
 ) -> LaunchOptions:
     """The options with these values of `--set`, or of `option`, applied.
 

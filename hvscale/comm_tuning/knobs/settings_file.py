@@ -70,8 +70,8 @@ def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
     return parse([f"{knob}={text}" for knob, text in file.set.items()], option=f"--settings {path}:")
 
 
-def with_settings_file(path: Path, options: LaunchOptions) -> LaunchOptions:
-    """The options with the file's settings; the command line takes precedence.
+def with_settings_file(path: Path, options: LaunchOptions) -> tuple[LaunchOptions, list[Setting]]:
+    """The options with those of the file, and its settings; the command line takes precedence.
 
     Raises RequestError for a file that was made for another --mpi, because its settings were
     measured only on that library.
@@ -91,5 +91,4 @@ def with_settings_file(path: Path, options: LaunchOptions) -> LaunchOptions:
             given.add(KNOBS[option])
         elif of_file is not None and KNOBS[option] not in {*given, *(setting.knob for setting in settings)}:
             changes[name] = of_file
-    more = (str(setting) for setting in settings if setting.knob not in given)
-    return options.replace(**changes, set=(*options.set, *more))
+    return options.replace(**changes), [setting for setting in settings if setting.knob not in given]
