@@ -99,10 +99,6 @@ def test_relevant_knobs_are_searched() -> None:
     }
 
 
-def test_sleep_is_searched_where_ranks_share_cores() -> None:
-    assert choices_by_knob(profile_of(cores=2))["sleep_when_idle"].values == ["off", "on"]
-
-
 @pytest.mark.parametrize(
     ("facts", "knob", "reason"),
     [
@@ -127,7 +123,6 @@ def test_sleep_is_searched_where_ranks_share_cores() -> None:
         ({"step_bytes": MIB}, "fusion_threshold", "only one value: 128M"),
         ({"nodes": 1}, "eager_threshold", "only one node: Open MPI has a separate limit for shared memory"),
         ({"cores": 2}, "binding", "4 ranks share 2 cores"),
-        ({}, "sleep_when_idle", "each rank has a core of its own"),
         ({"gpus": 4}, "threads", "the job computes on GPUs"),
         ({"command": ("hvscale", "train", "edsr")}, "threads", "hvscale train sets the threads itself"),
         ({}, "cuda_ipc", "no GPU"),

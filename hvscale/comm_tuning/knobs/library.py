@@ -37,7 +37,6 @@ MEANING = {
     "nccl_buffer_size": "sets the size of each channel's buffer between two GPUs",
     "nccl_threads": "sets the number of threads in each NCCL thread block",
     "yield_when_idle": "lets a rank that waits for messages yield its core",
-    "sleep_when_idle": "lets a rank that waits for messages sleep between two polls",
     "threads": "sets the number of OpenMP threads in each rank",
     "thread_affinity": "pins Horovod's background thread to a core, one core per local rank",
     "binding": "binds each rank to a core, a socket or a NUMA node",

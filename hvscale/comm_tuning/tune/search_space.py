@@ -74,10 +74,6 @@ def enough_cores(job: JobProfile) -> str | None:
     return f"{job.ranks_per_node} ranks share {job.cores} cores: binding would keep ranks off free cores"
 
 
-def shared_cores(job: JobProfile) -> str | None:
-    return "each rank has a core of its own, and sleep would delay messages" if enough_cores(job) is None else None
-
-
 def threads_not_set_by_trainer(job: JobProfile) -> str | None:
     is_trainer = is_own_command(job.command, "train")
     return "hvscale train sets the threads itself (--threads)" if is_trainer else None
@@ -197,7 +193,6 @@ SEARCH_SPACE = (
         only_if_named="NCCL's own choice is rarely beaten",
     ),
     SearchedKnob("yield_when_idle", ("on", "off"), varies=True),
-    SearchedKnob("sleep_when_idle", ("on",), (shared_cores,), not_with={"yield_when_idle": ("off",)}),
     SearchedKnob("threads", threads_per_rank, (no_gpus, threads_not_set_by_trainer), ordered=True),
     SearchedKnob("binding", ("none", "core", "socket", "numa"), (enough_cores,)),
     SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding; set it with --fix"),
@@ -208,7 +203,6 @@ SEARCH_SPACE = (
 # Combinations that were faster elsewhere, some only together. They are tried first.
 PROMISING: tuple[Mapping[str, str], ...] = (
     {"yield_when_idle": "on"},
-    {"sleep_when_idle": "on"},
     {"eager_threshold": "1M"},
     {"allreduce_algorithm": "ring", "eager_threshold": "1M"},
     {"allreduce_algorithm": "ring"},

@@ -160,18 +160,6 @@ register(
                 source=INFO,
             ),
             Spelling(
-                knob="sleep_when_idle",
-                variables={"OMPI_MCA_threads_pthreads_yield_strategy": "sched_yield"},
-                values=Switch(on="nanosleep", off="sched_yield"),
-                also_set={
-                    "OMPI_MCA_mpi_yield_when_idle": "true",
-                    "OMPI_MCA_threads_pthreads_nanosleep_time": "100000",
-                },
-                also_set_for=True,
-                note="on sleeps 0.1 ms after each poll that found no message; no effect with yield_when_idle=off; since Open MPI 5",
-                source=INFO,
-            ),
-            Spelling(
                 knob="binding",
                 variables={"PRTE_MCA_hwloc_default_binding_policy": "none"},
                 values=OneOf(
