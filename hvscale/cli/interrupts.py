@@ -25,9 +25,9 @@ def _repeat(swallowed: "sys.UnraisableHookArgs") -> None:
 
 
 def _interrupt(main_thread: int) -> None:
-    """Send SIGINT when `_repeat`, which would swallow it too, has returned."""
+    """Send SIGINT when `_repeat` has returned: Python would drop a KeyboardInterrupt there, too."""
     time.sleep(REPEAT_SECONDS)
-    while _runs_repeat(main_thread):  # a busy machine
+    while _runs_repeat(main_thread):  # it takes longer on a busy machine
         time.sleep(REPEAT_SECONDS)
     signal.pthread_kill(main_thread, signal.SIGINT)
 

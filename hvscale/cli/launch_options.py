@@ -146,13 +146,13 @@ def resolve(command: list[str], options: LaunchOptions) -> LaunchOptions:
     Raises RequestError for what the job's libraries cannot do, and for a file that is not what it
     should be.
     """
-    of_file: list[Setting] = []
+    file_settings: list[Setting] = []
     if options.settings is not None:
         from hvscale.comm_tuning.knobs.settings_file import with_settings_file
 
-        options, of_file = with_settings_file(options.settings, options)
-    if options.set or of_file:
-        options = set_knobs(command, options, of_file)
+        options, file_settings = with_settings_file(options.settings, options)
+    if options.set or file_settings:
+        options = set_knobs(command, options, file_settings)
     if options.collectives is not None:
         from hvscale.comm_tuning.collectives.instrument import CollectivesInstrument
 
@@ -172,14 +172,14 @@ def check_knobs(command: list[str], options: LaunchOptions, nps: Collection[int]
             check_ranks(settings, target_of(settings, command, options), np)
 
 
-def set_knobs(command: list[str], options: LaunchOptions, of_file: list["Setting"]) -> LaunchOptions:
+def set_knobs(command: list[str], options: LaunchOptions, file_settings: list["Setting"]) -> LaunchOptions:
     """The options with what --set and the file of --settings ask for; a job that Slurm is to start
     sets its knobs where its libraries are.
     """
     from hvscale.comm_tuning.knobs.settings import parse, with_settings
     from hvscale.launch.placements._slurm_job import is_inside_an_allocation
 
-    requests: list[str | Setting] = [*options.set, *of_file]
+    requests: list[str | Setting] = [*options.set, *file_settings]
     placement = options.placement
     if placement.sbatch is not None or (placement.submit and not is_inside_an_allocation()):
         return options.replace(set=tuple(map(str, parse(requests))))

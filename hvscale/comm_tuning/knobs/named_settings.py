@@ -75,8 +75,8 @@ def with_named_settings(name: str, command: list[str], options: LaunchOptions) -
     the options ask for other values.
     """
     if name.endswith(FILE_SUFFIX):
-        options, of_file = with_settings_file(Path(name), options)
-        return with_settings((*options.set, *of_file), command, options)
+        options, file_settings = with_settings_file(Path(name), options)
+        return with_settings((*options.set, *file_settings), command, options)
     settings = NAMED.get(name)
     if settings is None:
         raise RequestError(f"{name}: unknown settings; use {known()}")

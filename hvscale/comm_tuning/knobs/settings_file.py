@@ -71,7 +71,8 @@ def settings_of(file: SettingsFile, path: Path) -> list[Setting]:
 
 
 def with_settings_file(path: Path, options: LaunchOptions) -> tuple[LaunchOptions, list[Setting]]:
-    """The options with those of the file, and its settings; the command line takes precedence.
+    """The options with the file's launch options, and the settings of the file that are still to
+    apply; the command line takes precedence over both.
 
     Raises RequestError for a file that was made for another --mpi, because its settings were
     measured only on that library.
