@@ -41,6 +41,24 @@ def simplify_help(command: Any, context: Any) -> None:
             simplify_help(inner, context)
 
 
+def refuse_empty_paths(command: Any) -> None:
+    """Let a command and its sub-commands refuse an empty path, which would mean the working folder:
+    in a script, it is a variable that was not set.
+    """
+    for param in command.params:
+        param.process_value = partial(process_value, param.process_value, param)
+    for inner in getattr(command, "commands", {}).values():
+        refuse_empty_paths(inner)
+
+
+def process_value(of_param: Callable[[Any, Any], Any], param: Any, context: Any, value: Any) -> Any:
+    made = of_param(context, value)
+    given, paths = (one if isinstance(one, list | tuple) else [one] for one in (value, made))
+    if any(text == "" and isinstance(path, Path) for text, path in zip(given, paths, strict=False)):
+        raise typer.BadParameter("it is empty: give a path", context, param)
+    return made
+
+
 def usage_name(argument: Any) -> str:
     """An argument in the usage line: without Typer's braces around required ones."""
     name = argument.metavar if argument.required else f"[{argument.metavar}]"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -123,6 +124,15 @@ def check_autotune(autotune: bool, steps: int | None) -> None:
         raise RequestError("--autotune-steps has no effect without --autotune: add it, or leave out --autotune-steps")
 
 
+def check_no_study(run: Path | None) -> None:
+    """Raises RequestError if the folder of a new run holds a study."""
+    from hvscale.studies.run_index.entry import find_study
+
+    study = find_study(run) if run is not None else None
+    if study is not None and study.is_in_its_folder:
+        raise RequestError(f"{run} holds a study ({study.path.name}): give another folder with --run")
+
+
 def start_tuned(
     command: list[str],
     options: LaunchOptions,
@@ -132,6 +142,7 @@ def start_tuned(
 ) -> RunFolder:
     """Start a job by `start`, which gets the instrument of --autotune, or None without it."""
     check_autotune(autotune, steps)
+    check_no_study(options.run)
     if not autotune:
         return start(None)
     from hvscale.cli.console import print_message, print_warning

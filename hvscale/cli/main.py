@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from hvscale.cli.app import simplify_help
+from hvscale.cli.app import refuse_empty_paths, simplify_help
 from hvscale.cli.console import print_error, print_last_lines
 from hvscale.cli.interrupts import repeat_lost_interrupts
 from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
@@ -47,6 +47,7 @@ class Commands(TyperGroup):
             self.commands[cmd_name].name = cmd_name
             self.commands[cmd_name].rich_help_panel = PANEL_OF[cmd_name]
             simplify_help(self.commands[cmd_name], ctx)
+            refuse_empty_paths(self.commands[cmd_name])
             gc.freeze()  # no later collection looks at the modules
             gc.set_threshold(50_000)
         return self.commands.get(cmd_name)

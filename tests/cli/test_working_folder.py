@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS
+from tests.conftest import PROGRAMS, Run
 
 
 @pytest.mark.parametrize("words", [("watch",), ("launch", "--", "true")])
@@ -26,3 +26,18 @@ def test_a_full_disk_is_one_line() -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "hvscale: no space left for the output: free some, or write to another disk\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("launch", "--run", "", "--", "true"), "--run"),
+        (("replay", "", "-np", "2"), "RUN"),
+        (("predict", "job", "", "--np", "8"), "RUN"),
+        (("bench", "allreduce", "--run", ""), "--run"),
+    ],
+)
+def test_an_empty_path_is_not_the_working_folder(hvscale: Run, words: tuple[str, ...], name: str) -> None:
+    done = hvscale(*words)
+    assert done.returncode == 2
+    assert done.stderr == f"hvscale: Invalid value for '{name}': it is empty: give a path\n"

@@ -102,6 +102,18 @@ def test_a_live_process_locks_its_folder(
     assert "holds a run already" in again.stderr
 
 
+def test_a_run_does_not_begin_in_the_folder_of_a_study(hvscale_warm: Run, tmp_path: Path) -> None:
+    study = ("scale", "--np", "1", "--mpi", "gloo", "--repeat", "1", "--run", "study", "--metric", "speed ([0-9]+)")
+    assert hvscale_warm(*study, "--", "echo", "speed 7").returncode == 0
+    job = next((tmp_path / "study").glob("*/run.json")).parent
+    before = sorted((tmp_path / "study").iterdir())
+    for command in [("launch", "--", "true"), ("profile", "--", "true"), ("replay", job)]:
+        refused = hvscale_warm(command[0], "--run", "study", *command[1:])
+        assert refused.returncode == 2
+        assert refused.stderr == "hvscale: study holds a study (scale.json): give another folder with --run\n"
+    assert sorted((tmp_path / "study").iterdir()) == before
+
+
 def test_a_running_training_locks_its_folder(hvscale_warm: Run, tmp_path: Path) -> None:
     """A second start is rejected; after the first is killed, a third resumes in its folder."""
     train = (*TRAIN, "--run", "job", "--checkpoint-every", "5", "--resume", "auto")

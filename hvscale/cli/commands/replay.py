@@ -84,7 +84,7 @@ def replay(
         return
     if RUN_VARIABLE in os.environ:
         refuse_in_rank(given)
-    from hvscale.cli.launch_options import resolve
+    from hvscale.cli.launch_options import check_no_study, resolve
     from hvscale.launch.options import LaunchHooks
     from hvscale.prediction.replay.comparison import compare_replay
     from hvscale.prediction.replay.table import replay_table, write_replay_csv
@@ -92,6 +92,7 @@ def replay(
     from hvscale.profiling.analyze.messages import other_data_warnings, read_job_schedule
     from hvscale.studies.profiled_launch import profiled_launch
 
+    check_no_study(options.run)
     ranges = parse_bins(bins)  # report a mistake before the job starts
     gradients = read_job_schedule(run).timed_on_gpu
     print_warnings([*gradients.warnings, *other_data_warnings(run, gradients)])
