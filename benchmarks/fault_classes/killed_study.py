@@ -9,10 +9,9 @@ import psutil
 
 from fault_classes import FAULTS, FaultClass
 from fault_classes._originals import BENCH, SCALE, TUNE, put_programs
-from fault_classes._try import Answer, Try, ranks_of, wait_for
+from fault_classes._try import Try, ranks_of, wait_for
 from hvscale.core.errors import EXIT_DONE, EXIT_RANK_FAILED
 
-INTERRUPTED = 128 + signal.SIGINT
 LONGEST_PAUSE = {"benched": 3.0, "scaled": 6.0, "tuned": 15.0}
 WORDS = {"benched": BENCH, "scaled": SCALE, "tuned": TUNE}
 
@@ -40,11 +39,11 @@ def attempt(one: Try, study: str) -> None:
         one.check_no_processes()
         if study == "benched" and (one.folder / study).exists():  # a bench is not resumed
             (one.folder / study).rename(one.folder / "killed")
-        again = one.run(*WORDS[study], statuses=(EXIT_DONE,), forked=False)
-    check_document(one, study, again)
+        one.run(*WORDS[study], statuses=(EXIT_DONE,), forked=False)
+    check_document(one, study)
 
 
-def check_document(one: Try, study: str, answer: Answer) -> None:
+def check_document(one: Try, study: str) -> None:
     """Raises LostError unless the study's document has the rows of an uninterrupted one."""
     names = {"benched": "bench.json", "scaled": "scale.json", "tuned": "tune.json"}
     folders = (one.folder / study, one.original(study))

@@ -5,10 +5,15 @@ surrogates, which JSON can hold only as \\udcNN escapes.
 """
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
+
+from hvscale.core.errors import RequestError
+from hvscale.core.files import read_text
 
 
 class VersionedDocument(BaseModel):
@@ -48,6 +53,22 @@ def from_json(kind: type[Document], text: str | bytes) -> Document:
     """
     has_bytes = b"\\udc" in text if isinstance(text, bytes) else "\\udc" in text
     return kind.model_validate(parse_json(text), strict=False) if has_bytes else kind.model_validate_json(text)
+
+
+def read_toml(kind: type[Document], path: Path, name: str, explain: Callable[[ValidationError], str]) -> Document:
+    """Read a TOML file. Raises RequestError, which begins with `name`, if it is unreadable or
+    invalid; `explain` names the field that is wrong.
+    """
+    import tomllib  # not needed in ranks
+
+    try:
+        return kind.model_validate(tomllib.loads(read_text(path)))
+    except OSError as error:
+        raise RequestError(f"{name}: {error.strerror}") from error
+    except ValidationError as error:
+        raise RequestError(f"{name}: {explain(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{name} is not valid TOML: {error}") from error
 
 
 def other_version(kind: type[VersionedDocument], text: str | bytes) -> str | None:

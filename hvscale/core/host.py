@@ -61,15 +61,14 @@ def memory_bytes() -> int:
         return 1024 * int(next(lines).split()[1])
 
 
-@functools.cache
-def gpus() -> list[str]:
-    """Return the names of the NVIDIA GPUs by nvidia-smi; empty without a driver."""
+def nvidia_smi(query: str) -> list[str]:
+    """The values of a query to nvidia-smi, one for each GPU; empty without it or an answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     try:
-        listing = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"],
+        asked = subprocess.run(
+            [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=ANSWER_SECONDS,
@@ -77,7 +76,13 @@ def gpus() -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
+    return [line.strip() for line in asked.stdout.splitlines() if line.strip()]
+
+
+@functools.cache
+def gpus() -> list[str]:
+    """The names of the NVIDIA GPUs."""
+    return nvidia_smi("name")
 
 
 # One process reads another's memory by process_vm_readv; both are children of a third, like ranks.

@@ -55,7 +55,7 @@ class _Started:
         self.written, self.last_written_at = 0, time.monotonic()
 
     def has_ended(self) -> bool:
-        """Also true once it has been silent for too long."""
+        """Whether it has ended, or has been silent for too long."""
         size = os.fstat(self.output.fileno()).st_size
         if size > self.written:
             self.written, self.last_written_at = size, time.monotonic()

@@ -34,7 +34,8 @@ class Steps:
 def add_measured_rows(document: PredictionDocument, folder: Path) -> None:
     """Put a row for each np of a scaling study into a prediction, and add its warnings.
 
-    A measured row takes the place of a replayed or predicted one. Raises as `measured_rows`.
+    A measured row takes the place of a replayed or predicted one. Raises as `read_study`
+    and `rows_of`.
     """
     study = read_study(folder)
     rows = rows_of(study, folder, document.compute_seconds)
@@ -63,16 +64,6 @@ def explanation(measured: list[PredictedRow], predicted: list[PredictedRow]) -> 
     return explained_by_communication(images, list(known.values())).sentence if len(images) > 1 else None
 
 
-def measured_rows(folder: Path, compute_seconds: float) -> list[PredictedRow]:
-    """A row for each np of the scaling study in `folder`: replayed if it scaled `hvscale replay`.
-
-    `compute_seconds`: the step of a rank alone, which speed-up and efficiency compare with.
-    Intervals are over fresh starts; None for a single start. Raises RequestError if the folder
-    holds no study, the study is of strong scaling, or it does not tell the time of a step.
-    """
-    return rows_of(read_study(folder), folder, compute_seconds)
-
-
 def read_study(folder: Path) -> ScalingDocument:
     """The document in a study's folder. Raises RequestError if there is none that can be used."""
     file, text = folder / FILE, ""
@@ -96,6 +87,12 @@ def read_study(folder: Path) -> ScalingDocument:
 
 
 def rows_of(study: ScalingDocument, folder: Path, compute_seconds: float) -> list[PredictedRow]:
+    """A row for each np of the scaling study in `folder`: replayed if it scaled `hvscale replay`.
+
+    `compute_seconds`: the step of a rank alone, which speed-up and efficiency compare with.
+    Intervals are over fresh starts; None for a single start. Raises RequestError if the study does
+    not record the time of a step.
+    """
     by_np: dict[int, list[tuple[float, Steps]]] = {}
     measured = throughputs(study)
     for (run, throughput), steps in zip(measured, steps_of(measured, folder, compute_seconds), strict=True):
@@ -145,7 +142,7 @@ def steps_of(measured: list[tuple[ScalingRun, float]], folder: Path, compute_sec
     alone = [throughput for run, throughput in measured if run.np == 1]
     if not alone:
         raise RequestError(
-            f"{folder} does not tell the time of a step: its runs wrote no steps.jsonl, and np 1 was not measured. "
+            f"{folder} does not record the time of a step: its runs wrote no steps.jsonl, and np 1 was not measured. "
             "Measure again with np 1 among --np"
         )
     base = estimate(alone).mean

@@ -118,7 +118,8 @@ def stayed_in(run: RunFolder) -> Path | None:
     record = run.read()
     if record.state in OPEN_STATES:
         raise RequestError(
-            f"{run.path} is {record.state} on {record.host.name}: wait for its end; if it was killed, start this there"
+            f"{run.path} is {record.state} on {record.host.name}: wait for its end; if it was killed, "
+            "run this command there"
         )
     return uncollected(run, record)
 

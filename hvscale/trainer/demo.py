@@ -5,14 +5,12 @@ Gain in PSNR over bicubic's 33.50 dB on the held-out flower: 0.1 dB after 200 st
 of one core each or with their joint batch on one rank.
 """
 
-from pathlib import Path
-
 from hvscale.trainer.config import TrainConfig
 
 SECONDS = 40.0  # leaves time for start, evaluation and report within 90 s
 
 
-def demo_config(run: Path | None = None, seconds: float = SECONDS) -> TrainConfig:
+def demo_config(seconds: float = SECONDS) -> TrainConfig:
     """An EDSR x2, trained from scratch, that beats bicubic by clearly more than 0.3 dB.
 
     The comments give gains over bicubic in dB after 600 steps unless they say otherwise.
@@ -29,5 +27,4 @@ def demo_config(run: Path | None = None, seconds: float = SECONDS) -> TrainConfi
         schedule="cosine",  # a constant rate ends 2.4 below bicubic
         warmup_steps=20,  # no effect on PSNR; covers the steps before the ranks know the number of steps
         seconds=seconds,
-        run=run,
     )

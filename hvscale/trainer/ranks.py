@@ -1,6 +1,5 @@
 """The ranks of a job: Horovod under a launcher, otherwise a single process."""
 
-import atexit
 import ctypes
 import os
 import sys
@@ -20,10 +19,9 @@ from hvscale.core.trial_protocol import TrialFolder
 from hvscale.launch import flavours
 from hvscale.launch.mpi.build_record import check_torch
 from hvscale.launch.mpi.horovod_build import library_in
+from hvscale.launch.rank_side.persistent_mpi import init_mpi
 
 T = TypeVar("T")
-
-MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family; Horovod requests it
 
 
 class RanksChangedError(Exception):
@@ -60,8 +58,8 @@ class Ranks:
         try:
             import horovod.torch as hvd
 
-            if TrialFolder.of_this_rank() is not None:
-                init_persistent_mpi(loaded_mpi())
+            if TrialFolder.of_this_rank() is not None and (library := loaded_mpi()) is not None:
+                init_mpi(library)
             hvd.init()
         except (ImportError, OSError, ValueError) as error:
             self.fail(RequestError(f"{launcher} started {size} ranks, but Horovod does not work: {error}"))
@@ -173,21 +171,3 @@ def loaded_mpi() -> str | None:
     maps = Path("/proc/self/maps").read_text()
     known = dict.fromkeys(flavour.soname for flavour in flavours.all_with_mpi() if flavour.soname)
     return next((soname for soname in known if soname in maps), None)
-
-
-def init_persistent_mpi(soname: str | None) -> None:
-    """Initialise MPI now and finalise it at exit, so that it survives hvd.shutdown().
-
-    Horovod can then be initialised again in the same process. `soname` is the MPI library that
-    Horovod has loaded; with None this does nothing. Call it before hvd.init(), so that Horovod's
-    own exit handler runs first.
-    """
-    if soname is None:
-        return
-    # Prefer the process's own symbols: a preloaded profiler must see the calls.
-    mpi = next(library for library in (ctypes.CDLL(None), ctypes.CDLL(soname)) if hasattr(library, "MPI_Init_thread"))
-    initialised = ctypes.c_int()
-    mpi.MPI_Initialized(ctypes.byref(initialised))
-    if not initialised:
-        mpi.MPI_Init_thread(None, None, MPI_THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-        atexit.register(mpi.MPI_Finalize)

@@ -216,8 +216,6 @@ def launch(**placement: Any) -> LaunchOptions:
         ({"backends": ("nccl",)}, "nccl-openmpi does not support cpu memory: use --device cuda"),
         ({"dtype": "flaot16"}, "--dtype flaot16: unknown type; did you mean float16?"),
         ({"device": "gpu"}, "--device gpu: unknown value"),
-        ({"repeats": 0}, "--repeat 0: must be at least 1"),
-        ({"iterations": 0}, "--iterations 0: must be at least 1"),
         ({"size": "1X"}, "--bytes 1X: invalid size"),
         ({"size": "2"}, "--bytes 2: 0 elements of float32; give 1 to 2147483647 elements"),
         ({"size": "9G"}, "give 1 to 2147483647 elements, as MPI can count"),

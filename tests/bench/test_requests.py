@@ -46,7 +46,6 @@ def options(**changed: Any) -> CollectiveOptions:
             "openmpi does not support --path nccl on cuda memory; it supports staged, aware",
         ),
         ({"paths": ("straight",)}, {}, "--path straight: unknown value"),
-        ({"until_interval": 0.0}, {}, "--until-interval 0: must be above 0 percent"),
         ({"sizes": "mlbench", "max_bytes": "1M"}, {}, "--sizes cannot be combined with --min-bytes"),
         ({"max_bytes": "100T"}, {}, "--max-bytes 100T: invalid size"),
         ({"max_bytes": "64G"}, {}, "more than MPI can count (2147483647); lower --max-bytes"),

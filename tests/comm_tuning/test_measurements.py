@@ -1,23 +1,17 @@
-"""Measurements of collectives: the names of choices, times and their file."""
+"""Measurements of collectives: the names of choices, and times."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
 from hvscale.comm_tuning.collectives.decide.measurements import (
     LIBRARY,
     AlgorithmChoice,
-    Measurements,
-    Point,
     Time,
-    read_measurements,
 )
 from hvscale.comm_tuning.collectives.document import TuneCollectivesDocument, TuningJob
 from hvscale.comm_tuning.collectives.measure.job import JobResults, job_options
 from hvscale.comm_tuning.collectives.measure.request import Checked, RankReport
-from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from tests.comm_tuning.collective_studies import LARGE, SIZES, study
@@ -53,37 +47,6 @@ def test_a_time_is_the_median_with_the_interval_of_the_geometric_mean() -> None:
 def test_intervals_that_touch_overlap(other: Time, expected: bool) -> None:
     one = Time(2, 1, 3)
     assert one.overlaps(other) == other.overlaps(one) == expected
-
-
-def test_the_file_holds_one_line_per_value_and_nothing_that_is_not_set(tmp_path: Path) -> None:
-    point = Point(operation="broadcast", np=4, ranks_per_node=2, bytes=1024, seconds=[0.5])
-    Measurements(mpi="openmpi", library="Open MPI 5", points=[point]).write(tmp_path / "points.json")
-    written = {
-        "schema": "hvscale/collective-measurements/1",
-        "mpi": "openmpi",
-        "library": "Open MPI 5",
-        "points": [
-            {
-                "operation": "broadcast",
-                "np": 4,
-                "ranks_per_node": 2,
-                "bytes": 1024,
-                "choice": {"algorithm": "library"},
-                "seconds": [0.5],
-                "wrong": 0,
-                "starts": 1,
-            }
-        ],
-    }
-    assert (tmp_path / "points.json").read_text() == json.dumps(written, indent=1) + "\n"
-
-
-def test_the_error_for_an_unreadable_file_says_which_and_why(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"missing\.json: No such file"):
-        read_measurements(tmp_path / "missing.json")
-    (tmp_path / "damaged.json").write_text("{")
-    with pytest.raises(RequestError, match=r"damaged\.json is not .* measurements: Invalid JSON"):
-        read_measurements(tmp_path / "damaged.json")
 
 
 @pytest.mark.parametrize(

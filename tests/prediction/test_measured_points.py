@@ -8,7 +8,7 @@ import pytest
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
 from hvscale.launch.options import LaunchOptions
-from hvscale.prediction.measured_points import add_measured_rows, measured_rows
+from hvscale.prediction.measured_points import add_measured_rows, read_study, rows_of
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.scaling.work import Scaling
 from tests.prediction.predictions import COMPUTE, IMAGES, prediction
@@ -58,7 +58,7 @@ def write_study(
 
 def test_points_have_the_steps_of_the_logs_and_intervals_over_starts(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "curve", {2: [0.1, 0.102, 0.098], 4: [0.125]}, ["python", "train.py"], exposed=0.01)
-    two, four = measured_rows(folder, COMPUTE)
+    two, four = rows_of(read_study(folder), folder, COMPUTE)
     assert (two.np, two.source, two.extrapolation) == (2, "measured", 1)
     assert two.step_seconds == pytest.approx(0.1, rel=1e-3)
     assert two.step_seconds_low is not None
@@ -76,14 +76,14 @@ def test_points_have_the_steps_of_the_logs_and_intervals_over_starts(tmp_path: P
 def test_without_logs_the_throughput_of_one_rank_is_the_base(tmp_path: Path) -> None:
     """A rank that takes 0.2 s alone and 0.25 s on four has an efficiency of 80 %."""
     folder = write_study(tmp_path / "curve", {1: [0.2], 4: [0.25]}, ["python", "train.py"], logs=False)
-    one, four = measured_rows(folder, COMPUTE)
+    one, four = rows_of(read_study(folder), folder, COMPUTE)
     assert one.step_seconds == pytest.approx(COMPUTE)
     assert one.scaling_efficiency == pytest.approx(1)
     assert four.scaling_efficiency == pytest.approx(0.8)
     assert four.exposed_seconds == pytest.approx(COMPUTE / 0.8 - COMPUTE)
     later = write_study(tmp_path / "later", {2: [0.2], 4: [0.25]}, ["python", "train.py"], logs=False)
     with pytest.raises(RequestError, match="np 1 was not measured"):
-        measured_rows(later, COMPUTE)
+        rows_of(read_study(later), later, COMPUTE)
 
 
 def test_a_study_of_a_replay_gives_replayed_points_in_order(tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_folders_that_cannot_be_used_are_one_line_errors(tmp_path: Path) -> None
         (write_study(tmp_path / "none", {}, ["true"]), "holds no finished run"),
     ):
         with pytest.raises(RequestError, match=message) as error:
-            measured_rows(folder, COMPUTE)
+            rows_of(read_study(folder), folder, COMPUTE)
         assert len(str(error.value).splitlines()) == 1

@@ -87,7 +87,7 @@ def test_a_dry_run_holds_nothing_and_names_what_needs_a_gpu(
     assert counted["NCCL loads the plug-in and times calls on the GPU"] == "needs a GPU"
     assert lines_of(document, "training") == {
         "2 ranks train as one process does": "dry run",
-        "the fp16 loss scaler passes an overflow": "dry run",
+        "the fp16 loss scaler skips a step that overflows": "dry run",
     }
     devices = lines_of(document, "devices")
     assert devices["--devices split: the program sees its GPU, the library all"] == "not possible"

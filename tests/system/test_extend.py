@@ -73,7 +73,7 @@ def test_a_plugin_placement_makes_nodes(hvscale: Run, plugins: str, tmp_path: Pa
     assert "--link does not apply to --placement background" in rejected.stderr
 
 
-def test_a_plugin_collective_is_measured_and_checked(hvscale: Run, plugins: str, tmp_path: Path) -> None:
+def test_a_plugin_collective_is_measured_and_checked(hvscale: Run, plugins: str) -> None:
     words = ("bench", "scan", "-np", 2, "-e", "4K", "-n", 5, "--json", "--run", "job")
     done = hvscale(*words, PYTHONPATH=plugins)
     assert done.returncode == 0, done.stderr

@@ -88,7 +88,7 @@ def test_mpi4py_calls_are_counted_with_and_without_large_counts(hvscale: Run, tm
 
 
 @needs_mpich
-def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: Path) -> None:
+def test_both_environments_start_the_flavours_programs(tmp_path: Path) -> None:
     print_prefix = ("python", "-c", "import sys; print(sys.prefix)")
     own = Path(PROGRAMS).parent
     for number, programs in enumerate((PROGRAMS, MPICH_PREFIX / "bin")):
@@ -105,7 +105,7 @@ def test_both_environments_start_the_flavours_programs(hvscale: Run, tmp_path: P
             assert Path(run_json(tmp_path / f"{mpi}-{number}")["library"]["launcher"]).parent == prefix / "bin"
 
 
-def test_a_missing_mpich_environment_is_an_error_with_a_fix(hvscale: Run, tmp_path: Path) -> None:
+def test_a_missing_mpich_environment_is_an_error_with_a_fix(tmp_path: Path) -> None:
     """Run a copy of the command that has no MPICH environment next to it."""
     alone = tmp_path / "clone" / ".venv"
     alone.mkdir(parents=True)

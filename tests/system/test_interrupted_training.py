@@ -153,7 +153,7 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_a_checkpoint_and_exits_with_75(hvscale: Run, tmp_path: Path, number: int) -> None:
+def test_a_signal_saves_a_checkpoint_and_exits_with_75(tmp_path: Path, number: int) -> None:
     again = (*EDSR, "--steps", 10**6, "--run", "stopped", "--resume", "auto", "--checkpoint-every", 0)
     status, output = run_and_signal(tmp_path, again, lambda process: process.send_signal(number))
     assert status == 75, output

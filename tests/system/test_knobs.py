@@ -221,7 +221,7 @@ def test_profile_and_scale_accept_settings(hvscale: Run, program: Callable[[str]
 
 
 @pytest.mark.parametrize("own", [(), ("--env", "LD_PRELOAD=libm.so.6")])
-def test_hvscale_s_broadcast_is_a_setting(hvscale: Run, tmp_path: Path, own: tuple[str, ...]) -> None:
+def test_hvscale_s_broadcast_is_a_setting(hvscale: Run, own: tuple[str, ...]) -> None:
     script = (
         "from mpi4py import MPI; import os\n"
         "data = bytearray(1 << 20) if MPI.COMM_WORLD.rank else bytearray(b'x' * (1 << 20))\n"

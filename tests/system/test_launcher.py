@@ -96,7 +96,7 @@ def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fake_mpirun: FakeMpiru
     assert processes_below(tmp_path) == []
 
 
-def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, tmp_path: Path, fake_mpirun: FakeMpirun) -> None:
+def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, fake_mpirun: FakeMpirun) -> None:
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fake_mpirun(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
     assert "its listener thread failed to start; retrying" in done.stderr

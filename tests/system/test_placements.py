@@ -520,7 +520,7 @@ def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
     assert len(lines) == 3, f"two containers and a network, not {removed.stdout}"
 
 
-def test_a_hung_docker_daemon_is_a_one_line_error(hvscale: Run, docker_host: str, tmp_path: Path) -> None:
+def test_a_hung_docker_daemon_is_a_one_line_error(hvscale: Run, docker_host: str) -> None:
     pid = daemon_pid(docker_host)
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -217,7 +217,7 @@ def test_a_full_folder_is_refused(hvscale: Run, small_disk: Callable[..., Path])
 
 
 def test_rings_fit_on_the_nodes_disk(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, small_disk: Callable[..., Path]
+    hvscale: Run, program: Callable[[str], Path], small_disk: Callable[..., Path]
 ) -> None:
     disk = small_disk("40m")
     done = hvscale("profile", "-np", 2, "--record-dir", disk, "--run", "job", "--", "python", program(REDUCE))

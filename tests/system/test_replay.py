@@ -146,9 +146,7 @@ def large_all_reduces(document: str) -> tuple[int, int]:
     return sum(row["calls"] for row in rows), sum(row["bytes"] for row in rows)
 
 
-def test_a_run_without_gradients_is_replayed_from_its_messages(
-    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_run_without_gradients_is_replayed_from_its_messages(hvscale: Run, program: Callable[[str], Path]) -> None:
     done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", program(MARKED))
     assert done.returncode == 0, done.stderr
     replayed = hvscale("replay", "messages", "--steps", 3, "--set", "fusion_threshold=16M", "--run", "replayed")
@@ -251,9 +249,7 @@ def in_effect(run: Path) -> dict[str, Any]:
     return found
 
 
-def test_other_commands_take_a_replay(
-    hvscale: Run, recorded: Path, replayed: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_other_commands_take_a_replay(hvscale: Run, recorded: Path, replayed: tuple[Path, dict[str, Any]]) -> None:
     replay = ("--", "hvscale", "replay", recorded)
     metric = ("--metric", r"replay: (?P<total>[0-9]+) steps")
     compared = hvscale(

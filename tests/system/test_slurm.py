@@ -169,7 +169,7 @@ def test_a_submitted_job_is_followed_and_its_profile_shown(
     assert reported["settings"]["btl_tcp_if_include"] == record["nodes"][0]["interface"]
 
 
-def test_a_submitted_job_reports_a_failed_rank(hvscale: Run, tmp_path: Path) -> None:
+def test_a_submitted_job_reports_a_failed_rank(hvscale: Run) -> None:
     script = "import sys; print('unwell', flush=True); sys.exit(4)"
     done = hvscale("launch", "-np", 1, "--submit", "--mpi", "gloo", "--run", "job", "--", "python", "-c", script)
     assert done.returncode == 3
@@ -177,7 +177,7 @@ def test_a_submitted_job_reports_a_failed_rank(hvscale: Run, tmp_path: Path) -> 
     assert done.stderr.splitlines()[-1].strip() == "unwell"
 
 
-def test_a_rejected_job_is_a_one_line_error(hvscale: Run, tmp_path: Path) -> None:
+def test_a_rejected_job_is_a_one_line_error(hvscale: Run) -> None:
     done = hvscale("launch", "--submit", "--sbatch-option", "--partition=none", "--run", "job", "--", "true")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

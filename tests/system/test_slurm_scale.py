@@ -127,7 +127,7 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     outside = hvscale("cleanup", "job")
     (line,) = [line for line in outside.stderr.splitlines() if str(folder) in line]
     assert f"the profiles of ranks 0-1 stayed on nodes n1, n2 in {folder}: the allocation " in line
-    assert line.endswith("; start this in an allocation of n1,n2")
+    assert line.endswith("; run the same command in an allocation of n1,n2")
     again = subprocess.run(
         ["salloc", "--quiet", "--nodelist=n1,n2", PROGRAMS / "hvscale", "cleanup", "job"],
         cwd=tmp_path,

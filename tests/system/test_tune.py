@@ -376,9 +376,10 @@ def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(t
 REINITIALISE = """
 import os, time
 import horovod.torch as hvd, torch
-from hvscale.trainer.ranks import init_persistent_mpi, loaded_mpi
+from hvscale.launch.rank_side.persistent_mpi import init_mpi
+from hvscale.trainer.ranks import loaded_mpi
 
-init_persistent_mpi(loaded_mpi())
+init_mpi(loaded_mpi())
 for cycle in ("1", "400", "1"):
     os.environ["HOROVOD_CYCLE_TIME"] = cycle
     hvd.init()

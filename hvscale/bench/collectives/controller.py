@@ -101,8 +101,6 @@ class CollectiveBench:
             raise RequestError(
                 f"--root {options.root}: invalid rank; give 0 to {np - 1}, or {ALL_ROOTS} for each rank in turn"
             )
-        if options.until_interval is not None and not options.until_interval > 0:
-            raise RequestError(f"--until-interval {options.until_interval:g}: must be above 0 percent")
         device = check_choice("--device", options.device, DEVICES)
         in_place = check_choice("--in-place", options.in_place, IN_PLACE_CHOICES)
         paths = [check_choice("--path", path, MESSAGE_PATHS) for path in options.paths]

@@ -168,7 +168,7 @@ def _pair_crossovers(one: dict[int, BenchRow], other: dict[int, BenchRow]) -> li
 
 
 def _is_certainly_faster(faster: BenchRow, slower: BenchRow) -> bool:
-    """A single sample has no interval, so it shows nothing."""
+    """Whether the intervals show that `faster` is faster; a single sample shows nothing."""
     return (
         faster.seconds_high is not None and slower.seconds_low is not None and faster.seconds_high < slower.seconds_low
     )

@@ -2,7 +2,6 @@
 
 import functools
 import operator
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from hvscale.bench.experiments.entries import ENTRIES, Entry
 from hvscale.bench.experiments.series import KEYS
 from hvscale.bench.experiments.statements import STATEMENTS, Statement
-from hvscale.core.errors import RequestError
-from hvscale.core.files import read_text
+from hvscale.core.documents import read_toml
 from hvscale.core.suggest import suggest_name
 
 PARTS = ("small", "full")
@@ -62,14 +60,7 @@ def read(path: Path) -> Experiment:
     """The experiment in a file. Raises RequestError, naming the place in the file, if it cannot be
     read or is invalid.
     """
-    try:
-        return file_model().model_validate(tomllib.loads(read_text(path)))
-    except OSError as error:
-        raise RequestError(f"{path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise RequestError(f"{path}: {problem(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path} is not valid TOML: {error}") from error
+    return read_toml(file_model(), path, str(path), problem)
 
 
 def problem(error: ValidationError) -> str:

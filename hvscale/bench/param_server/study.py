@@ -85,13 +85,6 @@ class ParamServerStudy(InterleavedStudy[ParamServerDocument, ExchangeVariant, Pa
         operations = [
             check_choice("--operation", word.strip(), tuple(OPERATIONS)) for word in options.operations.split(",")
         ]
-        for option, value, minimum in (
-            ("--repeat", options.repeats, 1),
-            ("--iterations", options.iterations, 1),
-            ("--warmup", options.warmup, 0),
-        ):
-            if value < minimum:
-                raise RequestError(f"{option} {value}: must be at least {minimum}")
         dtype, device = elements.find_dtype(options.dtype), check_choice("--device", options.device, DEVICES)
         count = parse_size("--bytes", options.size) // dtype.bytes
         if not 1 <= count <= LARGEST_COUNT:

@@ -174,16 +174,16 @@ def libraries() -> list[KnobLibrary]:
     return sorted(LIBRARIES.all().values(), key=lambda library: library.name.lower())
 
 
-def libraries_of(word: str, option: str = "--mpi") -> list[KnobLibrary]:
+def libraries_of(word: str) -> list[KnobLibrary]:
     """The libraries that a job of this flavour may use, or the one library with this key.
 
-    Raises RequestError for an unknown word, which the user typed for `option`.
+    Raises RequestError for an unknown word, which the user typed for --mpi.
     """
     if word in flavours.names():
         return [library for library in libraries() if library.supports_flavour(word)]
     known = sorted({*flavours.names(), *LIBRARIES.names()})
     if word not in known:
-        raise RequestError(f"{option} {word}: {suggest_name('flavour or library', word, known)}")
+        raise RequestError(f"--mpi {word}: {suggest_name('flavour or library', word, known)}")
     return [LIBRARIES.get(word)]
 
 

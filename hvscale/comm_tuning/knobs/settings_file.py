@@ -1,15 +1,13 @@
 """Reads the file of `--settings`: knobs, and the launch options they were measured with."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from hvscale.comm_tuning.knobs.settings import OPTIONS, Setting, is_given, parse
-from hvscale.core.documents import VersionedDocument
+from hvscale.core.documents import VersionedDocument, read_toml
 from hvscale.core.errors import RequestError
-from hvscale.core.files import read_text
 from hvscale.core.suggest import suggest_name
 from hvscale.launch.options import LaunchOptions
 
@@ -45,20 +43,17 @@ def read_settings(path: Path) -> SettingsFile:
     Raises RequestError, naming the key, if the file is unreadable, is invalid, or has an unknown
     key or knob.
     """
-    try:
-        found = SettingsFile.model_validate(tomllib.loads(read_text(path)))
-    except OSError as error:
-        raise RequestError(f"--settings {path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        is_unknown = first["type"] == "extra_forbidden"
-        problem = suggest_name("key", key, sorted(keys())) if is_unknown else first["msg"]
-        raise RequestError(f"--settings {path}: {key}: {problem}") from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"--settings {path} is not valid TOML: {error}") from error
+    found = read_toml(SettingsFile, path, f"--settings {path}", problem)
     settings_of(found, path)
     return found
+
+
+def problem(error: ValidationError) -> str:
+    """The first error with its key."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    is_unknown = first["type"] == "extra_forbidden"
+    return f"{key}: {suggest_name('key', key, sorted(keys())) if is_unknown else first['msg']}"
 
 
 def keys() -> list[str]:

@@ -53,14 +53,6 @@ class TuneRequest:
         """Check the options of the command line. Raises RequestError; starts and writes nothing."""
         if options.np < 2:
             raise RequestError(f"-np {options.np}: a single rank sends no messages; use -np 2 or more")
-        for option, value in {
-            "--trials": trials,
-            "--minutes": minutes,
-            "--first-step-timeout": first_step_timeout,
-            "--trial-seconds": trial_seconds,
-        }.items():
-            if value is not None and value <= 0:
-                raise RequestError(f"{option} {value:g}: the value must be above 0")
         if pairs < MIN_PAIRS:
             raise RequestError(f"--pairs {pairs}: a proof needs at least {MIN_PAIRS} pairs")
         check_names(knobs)

@@ -198,7 +198,7 @@ def variables_on_one_host(environment: Mapping[str, str], interface: str) -> dic
 def transports_in(text: str) -> list[str]:
     """The netmods of a ch4 device, the default first, in the output of `mpichversion`.
 
-    None for ch3, which offers no choice.
+    Empty for ch3, which offers no choice.
     """
     match = re.search(r"^\s*MPICH Device:\s*ch4:(.+)$", text, re.MULTILINE)
     return re.split(r"[\s,]+", match[1].strip()) if match else []

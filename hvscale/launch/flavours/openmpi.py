@@ -178,7 +178,7 @@ class OpenMPI(Flavour):
         return [[launcher, "-np", str(np), *binding_options(variables, library)], *settings, command]
 
     def works_with_horovodrun(self, transport: str | None) -> bool:
-        """horovodrun's mpirun command always requests ob1, whatever the environment says."""
+        """Whether horovodrun can start it: its mpirun command always requests ob1."""
         return transport in (None, LIBRARY_DECIDES, "ob1")
 
     def horovodrun_options(self, variables: Mapping[str, str], library: Library) -> list[str]:

@@ -105,7 +105,9 @@ class Slurm(Placement):
         )
 
         def lost() -> dict[str, str]:
-            again = "" if "SLURM_JOB_ID" in os.environ else f"; start this in an allocation of {','.join(names)}"
+            again = (
+                "" if "SLURM_JOB_ID" in os.environ else f"; run the same command in an allocation of {','.join(names)}"
+            )
             return {name: f"{why}{again}" for name, why in lost_nodes(job, names).items()}
 
         return Nodes(nodes, on_this_machine=False, lost=lost)

@@ -77,7 +77,6 @@ class EDSR(nn.Module):
                 f"EDSR needs at least one residual block and one feature map, not {n_resblocks} and {n_feats}"
             )
         self.scale = scale
-        self.rgb_range = rgb_range
         # One pixel per convolution: head, two per block, one after the blocks, first of the tail.
         # The tail's high-resolution convolutions together reach at most one pixel further.
         self.receptive_radius = 2 * n_resblocks + 4

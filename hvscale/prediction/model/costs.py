@@ -21,7 +21,7 @@ class Costs(Protocol):
 
     @property
     def blocking(self) -> bool:
-        """MPI and Gloo block the thread until a message is through; NCCL does not."""
+        """Whether a message blocks the thread: with MPI and Gloo, not with NCCL."""
 
     @property
     def largest_np(self) -> int:

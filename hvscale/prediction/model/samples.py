@@ -191,7 +191,7 @@ def nccl_algorithm(run: RunFolder) -> str | None:
     records = records[records["function"] == b"AllReduce"]
     if (records["timing"] == ENQUEUED).any():
         raise RequestError(
-            f"{run.path}: this release of NCCL does not tell a profiler when its kernels run, so what its messages "
+            f"{run.path}: this release of NCCL does not report to a profiler when its kernels run, so what its messages "
             "cost is unknown: profile with NCCL 2.26 or later"
         )
     sent: Counter[str] = Counter()

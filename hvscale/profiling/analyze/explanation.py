@@ -203,7 +203,7 @@ def _waiting(
     wrong, seconds = find_wrong_clocks(recording.events, recording.clock_error_ns, absent)
     if wrong:
         warnings.append(
-            f"the clocks of {ranks_in_words(wrong)} differ from the others' by up to {human_seconds(seconds)} or more: the "
+            f"the clocks of {ranks_in_words(wrong)} differ from the others' by at least {human_seconds(seconds)}: the "
             "waiting times leave these ranks out"
         )
     found = waiting(recording.events, recording.clock_error_ns, accumulators, reducers, absent, wrong)

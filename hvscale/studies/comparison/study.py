@@ -164,10 +164,16 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
     def has_figures(self) -> bool:
         return any(run.problem is None for run in self.document.runs)
 
-    def compare_profiles(self) -> None:
-        last = {run.name: run.folder for run in self.document.runs if run.problem is None}
+    def compared(self) -> list[tuple[str, str]]:
+        """The pairs of variants, baseline first, whose profiles are compared."""
         baseline, *others = self.variants
-        for name in others:
+        return [(baseline, name) for name in others]
+
+    def compare_profiles(self) -> None:
+        """Compare the last runs of each pair."""
+        last = {run.name: run.folder for run in self.document.runs if run.problem is None}
+        self.document.profiles = []
+        for baseline, name in self.compared():
             if baseline in last and name in last:
                 before, after = RunFolder(self.path / last[baseline]), RunFolder(self.path / last[name])
                 try:

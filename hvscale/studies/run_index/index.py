@@ -78,7 +78,7 @@ class Filter:
 
 
 def _is_placement(found: str, asked: str) -> bool:
-    """`docker` selects `docker:rank` and `docker:node` too."""
+    """Whether `asked` selects this placement; `docker` selects `docker:rank` too."""
     return found == asked or found.startswith(f"{asked}:")
 
 

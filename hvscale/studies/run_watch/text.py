@@ -131,7 +131,7 @@ def _bandwidth(gigabytes_per_second: float) -> str:
     return "<0.001" if gigabytes_per_second < 0.001 else human_number(gigabytes_per_second)
 
 
-def late_table(watch: Watch, most_rows: int = LATE_RANKS) -> TableModel | None:
+def late_table(watch: Watch) -> TableModel | None:
     """The ranks for which the others wait most; None if they are unknown."""
     late = watch.late_ranks
     if late is None:
@@ -144,9 +144,9 @@ def late_table(watch: Watch, most_rows: int = LATE_RANKS) -> TableModel | None:
             human_seconds(rank.mean_seconds),
             human_seconds(rank.total_seconds),
         ]
-        for rank in late.late_ranks[:most_rows]
+        for rank in late.late_ranks[:LATE_RANKS]
     ]
-    more = len(late.late_ranks) - most_rows
+    more = len(late.late_ranks) - LATE_RANKS
     return TableModel(
         title=f"last to arrive, of the newest {late.matched} collectives ({human_seconds(late.seconds)}); "
         f"{human_share(late.waiting_share)} % of their time is waiting",

@@ -159,7 +159,7 @@ def test_calls_without_times_of_the_gpu_are_refused(tmp_path: Path) -> None:
     """Before release 2.26, NCCL says only when the host enqueued them."""
     calls = [call._replace(timing=nccl_file.ENQUEUED) for call in RANK_0]
     run = make_nccl_run(tmp_path / "job", calls, calls)
-    with pytest.raises(RequestError, match=r"does not tell a profiler when its kernels run.*NCCL 2\.26 or later"):
+    with pytest.raises(RequestError, match=r"does not report to a profiler when its kernels run.*NCCL 2\.26 or later"):
         run_samples(run)
     seen = [call._replace(timing=nccl_file.SEEN_BY_HOST) for call in RANK_0]
     assert len(samples(make_nccl_run(tmp_path / "seen", seen, seen)).bytes) == len(RANK_0)

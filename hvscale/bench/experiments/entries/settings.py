@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PositiveInt, model_validator
 from hvscale.bench.experiments.entries import Entry, InterleavedMeasurement, LaunchContext, register
 from hvscale.bench.experiments.entries.command import JOB, THROUGHPUT, message_seconds
 from hvscale.bench.experiments.series import CACHE_HITS, EFFICIENCY, Key, Series, Unavailable, Unit, Value
-from hvscale.core.errors import ConflictError, RequestError, UntrustedError
+from hvscale.core.errors import ConflictError, RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import as_columns, estimate, student
 from hvscale.core.suggest import suggest_name
@@ -22,7 +22,7 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.buffer_reuse import hit_rates
-from hvscale.profiling.compare import Comparison, compare
+from hvscale.profiling.compare import Comparison
 from hvscale.report.tables import TableModel
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy
@@ -166,20 +166,12 @@ class SettingsStudy(ComparisonStudy[SettingsDocument]):
 
     verb = "bench settings"
 
-    def compare_profiles(self) -> None:
-        """Compare the last runs of the first settings with those of the others, on each np."""
-        last = {run.name: run.folder for run in self.document.runs if run.problem is None}
+    def compared(self) -> list[tuple[str, str]]:
+        """The first settings with each of the others, on each placement and np."""
         variants = self.document.variants
         first = {(one.placement, one.np): name for name, one in reversed(variants.items())}
-        self.document.profiles = []
-        for name, one in variants.items():
-            baseline = first[one.placement, one.np]
-            if name != baseline and name in last and baseline in last and one.np > 1:
-                try:
-                    before, after = RunFolder(self.path / last[baseline]), RunFolder(self.path / last[name])
-                    self.document.profiles.append(compare(before, after, self.bins))
-                except (RequestError, UntrustedError) as error:
-                    self.warn(f"the profiles of {baseline} and {name} cannot be compared: {error}")
+        pairs = [(first[one.placement, one.np], name) for name, one in variants.items() if one.np > 1]
+        return [(baseline, name) for baseline, name in pairs if baseline != name]
 
 
 class VariantsEntry(Entry):

@@ -16,7 +16,7 @@ IEEE = "NVIDIA_TF32_OVERRIDE=0"
 
 @step(
     "training",
-    "training on 2 ranks gives one process's losses; the fp16 loss scaler passes an overflow",
+    "training on 2 ranks gives one process's losses; the fp16 loss scaler skips a step that overflows",
     order=90,
     limit_seconds=60,
 )
@@ -24,7 +24,7 @@ def training(context: StepContext) -> None:
     images = make_images(context)
     with context.claim("2 ranks train as one process does"):
         equal_losses(context, images)
-    with context.claim("the fp16 loss scaler passes an overflow"):
+    with context.claim("the fp16 loss scaler skips a step that overflows"):
         overflow(context, images)
 
 
@@ -55,7 +55,7 @@ def overflow(context: StepContext, images: Path) -> None:
     asked = context.run("loss-scale", context.program("loss_scale", checkpoint))
     scale, first = context.parse(asked.stdout, "the loss scale")["scale"], 2.0**16  # GradScaler's default
     context.hold(
-        "the fp16 loss scaler passes an overflow",
+        "the fp16 loss scaler skips a step that overflows",
         skipped == [OVERFLOW_STEP] and scale == first / 2 and all(row["loss"] is not None for row in rows),
         f"step {OVERFLOW_STEP} of {len(rows)} skipped, scale {first:g} -> {scale:g}",
         f"skipped steps {skipped}, expected {[OVERFLOW_STEP]}; scale {scale:g}, expected {first / 2:g}",

@@ -6,7 +6,6 @@ itself stays initialised. hvscale's broadcast changes in the same moment, when n
 Horovod's thread is in flight.
 """
 
-import atexit
 import ctypes
 import os
 from collections.abc import Callable, Iterator
@@ -18,11 +17,11 @@ from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS
 from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Settings, Variables, split
 from hvscale.comm_tuning.collectives.broadcast import preloaded_here
 from hvscale.comm_tuning.collectives.measure.mpi_t import (
-    MPI_THREAD_MULTIPLE,
     ControlVariableError,
     ControlVariables,
     loaded_library,
 )
+from hvscale.launch.rank_side.persistent_mpi import init_mpi
 
 
 class SwitchRefusedError(ValueError):
@@ -173,21 +172,12 @@ def library_name() -> str:
 
 
 def keep_mpi() -> bool:
-    """Initialise MPI before Horovod does, and finalise it at exit, so that it outlives Horovod.
+    """Let MPI outlive Horovod, where the job uses MPI. Call it before hvd.init().
 
-    Call it before hvd.init(), so that Horovod's own exit handler runs first. Returns whether MPI
-    outlives Horovod.
+    Returns whether it does.
     """
     try:
-        path = loaded_library()
+        init_mpi(loaded_library())
     except ControlVariableError:
         return False
-    # Prefer the process's own symbols: a preloaded profiler must see the calls.
-    libraries = (ctypes.CDLL(None), ctypes.CDLL(path))
-    mpi = next(library for library in libraries if hasattr(library, "MPI_Init_thread"))
-    initialised = ctypes.c_int()
-    mpi.MPI_Initialized(ctypes.byref(initialised))
-    if not initialised:
-        mpi.MPI_Init_thread(None, None, MPI_THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-        atexit.register(mpi.MPI_Finalize)
     return True

@@ -63,8 +63,8 @@ def broadcast(
     )
     if status == INVALID:
         raise RequestError(
-            f"broadcast: {algorithm}, chunk {chunk}, depth {depth}, radix {radix}: use flat, chain, k-nomial, two-level or library, and "
-            "numbers within the limits in docs/explanation/broadcast.md"
+            f"broadcast: {algorithm}, chunk {chunk}, depth {depth}, radix {radix}: use flat, chain, k-nomial, two-level or library; "
+            "chunk 1 to 2^30 (two-level: to 2^21), depth 1 to 1024, radix 2 or more"
         )
     if status == USE_MPI_BCAST:
         communicator.Bcast([memory, count, datatype], root)

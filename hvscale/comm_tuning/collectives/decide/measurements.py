@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -28,9 +26,6 @@ from hvscale.comm_tuning.collectives.tables.table import (
 )
 from hvscale.comm_tuning.knobs.library import AUTO
 from hvscale.core.documents import VersionedDocument
-from hvscale.core.errors import RequestError
-from hvscale.core.files import read_bytes
-from hvscale.core.run_folder import write_atomically
 from hvscale.core.statistics import estimate
 
 
@@ -156,22 +151,3 @@ class Measurements(VersionedDocument):
             rule = Rule.model_validate({**point.case._asdict(), **point.choice.fields()})
             CollectivesTable(mpi=self.mpi, rule=[rule])
         return self
-
-    def write(self, path: Path) -> None:
-        """Raises OSError if the file cannot be written."""
-        text = self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n"
-        write_atomically(path, lambda stream: stream.write(text.encode()))
-
-
-def read_measurements(path: Path) -> Measurements:
-    """Raises RequestError, naming the field, for a file that is unreadable or invalid."""
-    try:
-        return Measurements.model_validate_json(read_bytes(path))
-    except OSError as error:
-        raise RequestError(f"{path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RequestError(
-            f"{path} is not a valid file of collective measurements: {where + ': ' if where else ''}{first['msg']}"
-        ) from error

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.core.errors import HvscaleError
+from hvscale.launch.rank_side.persistent_mpi import MPI_THREAD_MULTIPLE
 
 MCA = "OMPI_MCA_"
-MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family
 VALUE_BYTES = 8  # room for a value, which is an int or a bool
 
 

@@ -171,7 +171,7 @@ def earlier_sizes(states: list[SizeState]) -> EarlierSizes:
 
 
 def is_hopeless(variant: AlgorithmVariant, states: list[SizeState]) -> bool:
-    """Judged by the last two sizes at which it was measured.
+    """Whether to skip a variant at the next size, by the last two sizes at which it was measured.
 
     A variant that was not measured at the last size is tried again while calls are cheap: at small
     sizes its ratio may be constant and improve later.

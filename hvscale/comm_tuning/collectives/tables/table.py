@@ -3,7 +3,6 @@
 It is a TOML file. Its broadcast rules also have a compact form, which the ranks' C library reads.
 """
 
-import tomllib
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
@@ -22,9 +21,7 @@ from pydantic import (
 
 from hvscale.comm_tuning.collectives.broadcast import DEFAULT_CHUNK, DEFAULT_DEPTH, DEFAULT_RADIX
 from hvscale.comm_tuning.knobs.library import algorithms_of, segmented_algorithms
-from hvscale.core.documents import VersionedDocument
-from hvscale.core.errors import RequestError
-from hvscale.core.files import read_text
+from hvscale.core.documents import VersionedDocument, read_toml
 
 Operation = Literal["broadcast", "allreduce", "allgather", "gather"]
 Protocol = Literal["ll", "ll128", "simple"]
@@ -220,17 +217,13 @@ def field_names(model: type[BaseModel]) -> list[str]:
 
 def read_table(path: Path) -> CollectivesTable:
     """Raises RequestError, naming the field, for a file that is unreadable or invalid."""
-    try:
-        return CollectivesTable.model_validate(tomllib.loads(read_text(path)))
-    except OSError as error:
-        raise RequestError(f"--collectives {path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
-        model = Rule if first["loc"][:1] == ("rule",) else CollectivesTable
-        known = f"; use {', '.join(field_names(model))}" if first["type"] == "extra_forbidden" else ""
-        raise RequestError(
-            f"--collectives {path}: {where}{first['msg'].removeprefix('Value error, ')}{known}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"--collectives {path} is not valid TOML: {error}") from error
+    return read_toml(CollectivesTable, path, f"--collectives {path}", problem)
+
+
+def problem(error: ValidationError) -> str:
+    """The first error with its field."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
+    model = Rule if first["loc"][:1] == ("rule",) else CollectivesTable
+    known = f"; use {', '.join(field_names(model))}" if first["type"] == "extra_forbidden" else ""
+    return f"{where}{first['msg'].removeprefix('Value error, ')}{known}"
