@@ -78,18 +78,19 @@ Bins = Annotated[
     str,
     typer.Option(
         metavar="BINS",
-        help="Message sizes of the rows: study (bins of the published study), pow2 (powers of two), or upper edges such as 64K,1M,16M.",
+        help="Group messages by these sizes: study (bins of the published study), pow2 (powers of two), or upper "
+        "edges such as 64K,1M,16M.",
     ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON document on stdout; messages go to stderr.")
 ]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to a CSV file.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to this CSV file too.")]
 Repeat = Annotated[
     int,
     typer.Option(
         metavar="N",
-        help="Number of starts of each variant, interleaved; a single start gives no confidence interval.",
+        help="Start each variant this many times, interleaved; a single start gives no confidence interval.",
         **limits(Repeats),
     ),
 ]
@@ -97,7 +98,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`.",
+        help="Find the throughput in the ranks' output with this regular expression, as for `hvscale scale`.",
     ),
 ]
 Autotune = Annotated[
@@ -109,31 +110,35 @@ Autotune = Annotated[
 ]
 AutotuneSteps = Annotated[
     int | None,
-    typer.Option(metavar="N", help="With --autotune: tune for this many steps. [default: 150]", **limits(Count)),
+    typer.Option(metavar="N", help="Tune for this many steps, with --autotune. [default: 150]", **limits(Count)),
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 PerRank = Annotated[
     bool,
     typer.Option(
         "--per-rank",
-        help="Also print tables by rank, node and local rank, those first that cost most; of many ranks the first 16 rows.",
+        help="Add tables by rank, node and local rank, the most costly first; of many ranks only the first 16 rows.",
     ),
 ]
 Ranks = Annotated[
     str | None,
-    typer.Option(metavar="LIST", help="Ranks in the trace, such as 0,7,32-39. [default: all recorded ranks]"),
+    typer.Option(
+        metavar="LIST", help="Write only these ranks to the trace, such as 0,7,32-39. [default: all recorded ranks]"
+    ),
 ]
 Explain = Annotated[
     bool | None,
     typer.Option(
         "--explain/--no-explain",
-        help="Also print which rank the others waited for, Horovod's activity, exposed communication and buffer reuse. [default: only for runs with "
-        "at most 4 GiB of records (67 million calls)]",
+        help="Explain the table: which rank the others waited for, Horovod's activity, exposed communication and "
+        "buffer reuse. [default: only for runs with at most 4 GiB of records (67 million calls)]",
     ),
 ]
 
 
 def folder_of(what: str) -> Any:
     """Return `--run` of a command that resumes; `what` names its result, such as "study"."""
-    text = f"Folder of the {what}. An interrupted {what} in this folder is resumed. [default: a new folder under runs/]"
+    text = (
+        f"Write the {what} to this folder. An interrupted {what} there is resumed. [default: a new folder under runs/]"
+    )
     return typer.Option("--run", metavar="DIR", help=text)

@@ -36,14 +36,14 @@ class LaunchOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    np: Annotated[Ranks, option("N", "Number of ranks.", "-np", "--np")] = 1
+    np: Annotated[Ranks, option("N", "Start this many ranks.", "-np", "--np")] = 1
     mpi: Annotated[str, option("FLAVOUR", flavours.mpi_help)] = flavours.of_this_environment()
     transport: Annotated[str | None, option("NAME", flavours.transport_help)] = None
     devices: Annotated[
         str,
         option(
             "own|all|split",
-            "GPUs that a rank sees: its own, all, or split (the program sees its own, the MPI library all).",
+            "Show each rank its own GPU, all GPUs, or split: its own to the program, all to the MPI library.",
         ),
     ] = "all"
     env: Annotated[
@@ -79,19 +79,19 @@ class LaunchOptions(BaseModel):
         Record | None,
         option(
             "calls|counters",
-            "What to keep: calls (also each call: up to 64 MiB a rank, 16 MiB with 512 ranks), or counters (totals and latency "
-            "histograms, 0.2 MiB a rank; no waiting, timelines or buffer reuse). [default: calls]",
+            "Keep calls (every call: up to 64 MiB a rank, 16 MiB with 512 ranks) or counters (totals and latency "
+            "histograms: 0.2 MiB a rank). Counters give no waiting, timelines or buffer reuse. [default: calls]",
         ),
     ] = None
     record_dir: Annotated[
         Path | None,
         option(
             "DIR",
-            "Record on each node's own disk, such as --record-dir /local/scratch, and collect the records when the job ends. "
-            "[default: the run folder]",
+            "Record in this folder of each node's own disk, such as /local/scratch, and collect the records when the "
+            "job ends. [default: the run folder]",
         ),
     ] = None
-    run: Annotated[Path | None, option("DIR", "Run folder to create. [default: a new one under runs/]")] = None
+    run: Annotated[Path | None, option("DIR", "Create this run folder. [default: a new one under runs/]")] = None
     placement: PlacementOptions = PlacementOptions()
     start_timeout: Annotated[
         Seconds | None,

@@ -33,34 +33,39 @@ class PlacementOptions(BaseModel):
         str | None,
         option("PLACEMENT", placements.placement_help),
     ] = None
-    ranks_per_container: Annotated[Ranks | None, option("K", "docker:node: ranks per container. [default: 2]")] = None
+    ranks_per_container: Annotated[
+        Ranks | None, option("K", "Start this many ranks per container (docker:node only). [default: 2]")
+    ] = None
     nodes: Annotated[
         Ranks | None,
         option(
             "N",
-            "netns: number of network namespaces. [default: 2] slurm: number of nodes of the job.",
+            "Start the ranks in this many network namespaces (netns), or on this many nodes (slurm). [default: 2 with "
+            "netns]",
         ),
     ] = None
     link: Annotated[
         str | None,
-        option("RATE", "docker, netns: limit each node's sending rate, such as 1gbit or 200mbit."),
+        option("RATE", "Limit each node's sending rate, such as 1gbit or 200mbit (docker and netns only)."),
     ] = None
     network: Annotated[
         Literal["bridge", "overlay"] | None,
         option(
             "bridge|overlay",
-            "docker: connect containers by a private bridge or an overlay network (Docker Swarm). [default: bridge]",
+            "Connect containers by a private bridge or an overlay network of Docker Swarm (docker only). [default: "
+            "bridge]",
         ),
     ] = None
     shm_size: Annotated[
-        str | None, option("SIZE", "docker: size of /dev/shm in each container, such as 512m. [default: 1g]")
+        str | None,
+        option("SIZE", "Set the size of /dev/shm in each container, such as 512m (docker only). [default: 1g]"),
     ] = None
     cma: Annotated[
         bool | None,
         option(
             "",
-            "docker: let the ranks of a container read each other's memory, which MPI uses for large messages "
-            "(adds SYS_PTRACE). [default: no-cma, Docker's own default]",
+            "Let the ranks of a container read each other's memory, which MPI uses for large messages (docker only; "
+            "adds SYS_PTRACE). [default: no-cma, Docker's own default]",
             "--cma/--no-cma",
         ),
     ] = None
@@ -68,37 +73,38 @@ class PlacementOptions(BaseModel):
         Literal["all", "own", "none"] | None,
         option(
             "all|own|none",
-            "docker: GPUs of a container: all, one for each of its ranks (own), or none. [default: all]",
+            "Give each container all GPUs, one for each of its ranks (own), or none (docker only). [default: all]",
         ),
     ] = None
     image: Annotated[
         str | None,
         option(
-            "IMAGE", "docker: image to start; `hvscale image build` builds the default one. [default: hvscale:base]"
+            "IMAGE",
+            "Start this image (docker only); `hvscale image build` builds the default one. [default: hvscale:base]",
         ),
     ] = None
     mount: Annotated[
         tuple[Path, ...] | None,
-        option("DIR", "docker: mount this folder read-only, such as a data set; repeatable."),
+        option("DIR", "Mount this folder read-only, such as a data set (docker only); repeatable."),
     ] = None
 
     hosts: Annotated[
         str | None,
-        option("LIST", "ssh: hosts and their slots, such as a:4,b:4; implies --placement ssh."),
+        option("LIST", "Start the ranks on these hosts with their slots, such as a:4,b:4; implies --placement ssh."),
     ] = None
     hostfile: Annotated[
         Path | None,
-        option("FILE", "ssh: file with one host per line, `a:4` or `a slots=4`; implies --placement ssh."),
+        option("FILE", "Read the hosts from this file, one per line: `a:4` or `a slots=4`; implies --placement ssh."),
     ] = None
 
     sbatch: Annotated[
         Path | None,
-        option("FILE", "slurm: write the job script to this file; starts nothing without --submit."),
+        option("FILE", "Write the Slurm job script to this file; nothing starts without --submit."),
     ] = None
-    submit: Annotated[bool | None, option("", "slurm: submit the command as a job and wait for its end.")] = None
+    submit: Annotated[bool | None, option("", "Submit the command as a Slurm job and wait for its end.")] = None
     sbatch_option: Annotated[
         tuple[str, ...] | None,
-        option("OPTION", "slurm: option for sbatch, such as --time=1:00:00; repeatable."),
+        option("OPTION", "Pass this option to sbatch, such as --time=1:00:00; repeatable (slurm only)."),
     ] = None
 
     @property

@@ -70,11 +70,11 @@ class TrainConfig(BaseModel):
     scale: Literal[2, 3, 4] = 2
     """Upscale by this factor: 2, 3 or 4."""
     n_resblocks: SmallCount | None = None
-    """Set the number of residual blocks; default: the model's own."""
+    """Set the number of residual blocks. [default: the model's own]"""
     n_feats: SmallCount | None = None
-    """Set the feature maps of each convolution; default: the model's own."""
+    """Set the number of feature maps of each convolution. [default: the model's own]"""
     res_scale: Factor | None = None
-    """Multiply each block's residual by this; default: the model's own."""
+    """Multiply each block's residual by this. [default: the model's own]"""
 
     data: str = BUNDLED
     """Train on these images: "bundled" (photos from the scikit-image and scikit-learn wheels),
@@ -89,18 +89,18 @@ class TrainConfig(BaseModel):
     val_data: str | None = None
     """Validate on this folder, such as a benchmark set, and train on all of --data."""
     holdout: str | None = None
-    """Hold out this photo for evaluation: a file name without suffix; default: the last by name."""
+    """Hold out this photo for evaluation: file name without suffix. [default: the last by name]"""
     cache_gb: GigabytesOrZero = 32
     """Limit the disk cache of decoded images, in GB (10^9 bytes); other images are decoded at each
     use. 0: no cache.
     """
     cache_dir: Path | None = None
-    """Cache decoded images in this folder, shared by the ranks of a node; default:
-    $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder.
+    """Cache decoded images in this folder, shared by the ranks of a node. [default:
+    $HVSCALE_DECODED, or hvscale/decoded in the user's cache folder]
     """
     workers: ThreadsOrZero | None = None
-    """Load batches ahead with this many threads per rank; default: 0 if images are in memory or
-    cached, else the number of computing threads.
+    """Load batches ahead with this many threads per rank. [default: 0 if images are in memory or
+    cached, else the number of computing threads]
     """
 
     batch_size: SmallCount = BATCH_SIZE
@@ -110,9 +110,9 @@ class TrainConfig(BaseModel):
     patch_size: SmallCount = 48
     """Set the width and height of low-resolution patches, in pixels."""
     image_size: SmallCount | None = None
-    """Set the width and height of a classifier's images, in pixels; default: the model's own."""
+    """Set the width and height of a classifier's images, in pixels. [default: the model's own]"""
     num_classes: SmallCount | None = None
-    """Set the number of classes of synthetic data; default: 1000. Other data determines it."""
+    """Set the number of classes of synthetic data; other data determines it. [default: 1000]"""
     weights: Path | None = None
     """Start from this state dict, checkpoint or run folder; an EDSR of another scale initialises
     all layers but the tail.
@@ -121,8 +121,8 @@ class TrainConfig(BaseModel):
     optimizer: OptimizerName = "auto"
     """Use adam, sgd (momentum 0.9), or auto: Adam for super-resolution, SGD for classification."""
     learning_rate: Factor | None = None
-    """Set the peak learning rate; default: 1e-4 for super-resolution, 0.0125 for classification.
-    It is scaled by ranks only with --scale-learning-rate.
+    """Set the peak learning rate; it is scaled by ranks only with --scale-learning-rate. [default:
+    1e-4 for super-resolution, 0.0125 for classification]
     """
     weight_decay: FactorOrZero = 0
     """Set the weight decay; 5e-5 is usual for classification."""
@@ -159,8 +159,8 @@ class TrainConfig(BaseModel):
     sums in range.
     """
     allreduce_groups: SmallCount | None = None
-    """Exchange gradients in this many fixed groups, each as soon as it is complete; default: the
-    gradients that are ready in each cycle.
+    """Exchange gradients in this many fixed groups, each as soon as it is complete. [default: the
+    gradients that are ready in each cycle]
     """
     clip_norm: Factor | None = None
     """Clip the averaged gradients to this Euclidean norm."""
@@ -170,15 +170,15 @@ class TrainConfig(BaseModel):
     """
 
     steps: Count | None = None
-    """Train for this many steps; default: 1000 unless --epochs or --seconds is given, and with
-    --resume as many as before.
+    """Train for this many steps. [default: 1000 unless --epochs or --seconds is given, and with
+    --resume as many as before]
     """
     epochs: Count | None = None
     """Train for this many epochs: 1000 batches of each rank for super-resolution, all images for a
     classifier.
     """
     seconds: Seconds | None = None
-    """Train for about this many seconds; the ranks time the first steps to agree on a number of
+    """Train for about this many seconds. The ranks time the first steps to agree on a number of
     steps, which --resume keeps if the seconds are the same.
     """
 
@@ -195,8 +195,8 @@ class TrainConfig(BaseModel):
     needs a C++ compiler.
     """
     threads: Threads | None = None
-    """Use this many computing threads per rank; default: OMP_NUM_THREADS, or its share of the
-    cores.
+    """Use this many computing threads per rank. [default: OMP_NUM_THREADS, or its share of the
+    cores]
     """
     pin: bool = False
     """Bind each rank's threads to separate cores, if the host has a core for each rank."""
@@ -206,14 +206,14 @@ class TrainConfig(BaseModel):
     checkpoint_keep: SmallCount = 3
     """Keep this many checkpoints; older ones are removed."""
     checkpoint_dir: Path | None = None
-    """Save checkpoints in this folder; default: checkpoints/ in the run folder."""
+    """Save checkpoints in this folder. [default: checkpoints/ in the run folder]"""
     commit_every: Count = 10
-    """Commit every N steps in an elastic job. If a rank is lost, training continues from these
+    """Commit every N steps in an elastic job: if a rank is lost, training continues from these
     in-memory copies. No step is lost when hosts are added or removed.
     """
     stall_timeout: SecondsOrZero = 300
-    """End the job if no step finishes within this many seconds. Each rank first writes its Python
-    stacks to its log. 0: never.
+    """End the job if no step finishes within this many seconds; 0: never. Each rank first writes
+    its Python stacks to its log.
     """
     resume: str | None = None
     """Resume from a checkpoint file, a folder of checkpoints, a run folder, or "auto": the newest
@@ -222,10 +222,10 @@ class TrainConfig(BaseModel):
 
     wandb: WandbMode = "off"
     """Log to Weights & Biases: offline (in the run folder) or online. Logging failures never end
-    training. Example: --wandb offline
+    training.
     """
     wandb_project: str | None = None
-    """Log to this project; default: $WANDB_PROJECT, or hvscale."""
+    """Log to this project. [default: $WANDB_PROJECT, or hvscale]"""
     tensorboard: bool = False
     """Write TensorBoard event files to tensorboard/ in the run folder."""
     one_rank_run: Path | None = None
@@ -234,7 +234,7 @@ class TrainConfig(BaseModel):
     """
 
     run: Path | None = None
-    """Write to this run folder; default: $HVSCALE_RUN, or a new folder under runs/."""
+    """Write to this run folder. [default: $HVSCALE_RUN, or a new folder under runs/]"""
 
     @classmethod
     def of(cls, **options: Any) -> "TrainConfig":

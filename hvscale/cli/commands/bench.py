@@ -32,16 +32,16 @@ Backends = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME,...",
-        help="Libraries to measure; repeatable. mpi: the flavour of --mpi (default); openmpi, mpich, mvapich2, intelmpi; gloo; nccl; nccl-openmpi, "
-        "nccl-mpich: NCCL with ranks started by MPI; horovod: over the flavour of --mpi; horovod-openmpi, horovod-mpich, horovod-gloo, "
-        "horovod-nccl.",
+        help="Measure these libraries; repeatable. Values: mpi (the flavour of --mpi), openmpi, mpich, mvapich2, "
+        "intelmpi, gloo, nccl, nccl-openmpi, nccl-mpich (NCCL with ranks started by MPI), horovod (over the flavour "
+        "of --mpi), horovod-openmpi, horovod-mpich, horovod-gloo, horovod-nccl. [default: mpi]",
     ),
 ]
 MinBytes = Annotated[
-    str | None, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Smallest message size. [default: 4]")
+    str | None, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Start at this message size. [default: 4]")
 ]
 MaxBytes = Annotated[
-    str | None, typer.Option("-e", "--max-bytes", metavar="SIZE", help="Largest message size. [default: 256M]")
+    str | None, typer.Option("-e", "--max-bytes", metavar="SIZE", help="Stop at this message size. [default: 256M]")
 ]
 StepFactor = Annotated[
     float | None,
@@ -61,21 +61,24 @@ Sizes = Annotated[
     str | None,
     typer.Option(
         metavar="mlbench|SIZE,...",
-        help="Measure these sizes instead of -b, -e and -f; mlbench: 80 sizes from 1 to 10^8 elements, evenly spaced on a logarithmic scale.",
+        help="Measure these sizes instead of -b, -e and -f; mlbench: 80 sizes from 1 to 10^8 elements, evenly spaced "
+        "on a logarithmic scale.",
     ),
 ]
 Dtype = Annotated[
     str,
-    typer.Option("-d", "--dtype", metavar="TYPE", help="Element type: float32, float64, float16 or bfloat16."),
+    typer.Option(
+        "-d", "--dtype", metavar="TYPE", help="Send elements of this type: float32, float64, float16 or bfloat16."
+    ),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="Memory that holds the messages.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="Keep the messages in the memory of this device.")]
 Paths = Annotated[
     str | None,
     typer.Option(
         "--path",
         metavar="staged,aware,nccl",
-        help="How GPU memory is sent. staged: copied through host memory; aware: by a CUDA-aware MPI; nccl: by NCCL. Each back end is measured "
-        "on the paths it supports. [default: the first one it supports]",
+        help="Send GPU memory over these paths: staged (copied through host memory), aware (by a CUDA-aware MPI) or "
+        "nccl (by NCCL). Each back end is measured on the paths it supports. [default: the first one it supports]",
     ),
 ]
 Iterations = Annotated[
@@ -84,17 +87,21 @@ Iterations = Annotated[
         "-n",
         "--iterations",
         metavar="N|SIZE:N,...,N",
-        help="Number of timed calls; SIZE:N sets it for sizes up to SIZE.",
+        help="Time this many calls; SIZE:N sets the number for sizes up to SIZE.",
     ),
 ]
 Warmup = Annotated[
-    str, typer.Option("-w", "--warmup", metavar="N|SIZE:N,...,N", help="Number of untimed warm-up calls before them.")
+    str,
+    typer.Option(
+        "-w", "--warmup", metavar="N|SIZE:N,...,N", help="Make this many untimed warm-up calls before the timed calls."
+    ),
 ]
 UntilInterval = Annotated[
     float | None,
     typer.Option(
         metavar="PERCENT",
-        help="Stop measuring a size once the 95 % confidence interval of its mean is within this percentage, or after N calls.",
+        help="Stop measuring a size once half the width of its 95 % confidence interval is at most this percentage of "
+        "the mean, or after -n calls.",
         **limits(Percent),
     ),
 ]
@@ -104,7 +111,7 @@ Root = Annotated[
         "-r",
         "--root",
         metavar="RANK",
-        help="Root rank of broadcast, reduce and gather; -1: each rank in turn (MPI only).",
+        help="Use this root rank for broadcast, reduce and gather; -1: each rank in turn (MPI only).",
         **limits(RootRank),
     ),
 ]
@@ -118,7 +125,9 @@ Check = Annotated[
     bool,
     typer.Option("--check/--no-check", help="Check every element of every result; exit status 4 if one is wrong."),
 ]
-Layout = Annotated[str, typer.Option(metavar="nccl-tests|osu", help="Columns of the table.")]
+Layout = Annotated[
+    str, typer.Option(metavar="nccl-tests|osu", help="Print the columns of nccl-tests or of the OSU benchmarks.")
+]
 
 
 def bench(

@@ -22,7 +22,7 @@ def bench_app(
     context: typer.Context,
     flags: Annotated[
         list[str],
-        typer.Option(metavar="FLAGS", help="Compiler flags; repeat the option for several builds."),
+        typer.Option(metavar="FLAGS", help="Build with these compiler flags; repeat the option for several builds."),
     ] = FLAGS,
     np: Annotated[
         str | None,
@@ -30,14 +30,14 @@ def bench_app(
             "-np",
             "--np",
             metavar="N,N,...",
-            help="Numbers of ranks, such as 1,2,4. [default: the two smallest the program supports]",
+            help="Measure on these numbers of ranks, such as 1,2,4. [default: the two smallest the program supports]",
         ),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Number of starts of each variant, interleaved; quartiles need at least two, intervals six.",
+            help="Start each variant this many times, interleaved; quartiles need at least two starts, intervals six.",
             **limits(Repeats),
         ),
     ] = 10,
@@ -45,7 +45,7 @@ def bench_app(
         list[str],
         typer.Option(
             metavar="NAME=NUMBER",
-            help="Set a parameter of the program; repeatable. `full`: all parameters as in the published study.",
+            help="Set a parameter of the program; repeatable. `full` sets all parameters as in the published study.",
         ),
     ] = [],  # noqa: B006 - as Typer wants it
     counters: Annotated[

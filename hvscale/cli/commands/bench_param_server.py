@@ -23,52 +23,65 @@ def bench_param_server(
         list[str],
         typer.Option(
             metavar="NAME,...",
-            help="Libraries to measure; repeatable. mpi: the flavour of --mpi; openmpi, mpich, mvapich2, intelmpi; gloo; nccl: NCCL between workers, "
-            "the flavour of --mpi to the server; nccl-openmpi, nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
+            help="Measure these libraries; repeatable. Values: mpi (the flavour of --mpi), openmpi, mpich, mvapich2, "
+            "intelmpi, gloo, nccl (NCCL between workers, the flavour of --mpi to the server), nccl-openmpi, "
+            "nccl-mpich. [default: mpi,gloo; with --device cuda mpi,nccl]",
         ),
     ] = [],  # noqa: B006 - as Typer wants it
     workers: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of workers; the server is an additional rank.")
+        str,
+        typer.Option(
+            metavar="N,N,...", help="Measure with these numbers of workers; the server is an additional rank."
+        ),
     ] = "1,2",
     operation: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Operations to measure: broadcast, gather and allreduce.")
+        str, typer.Option(metavar="NAME,...", help="Measure these operations: broadcast, gather or allreduce.")
     ] = "broadcast,gather,allreduce",
     size: Annotated[
         str,
-        typer.Option("--bytes", metavar="SIZE", help="Size of the model's parameters and of each worker's gradients."),
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Set the size of the model's parameters and of each worker's gradients."
+        ),
     ] = "1G",
     dtype: Annotated[
-        str, typer.Option("-d", "--dtype", metavar="TYPE", help="Element type: float32, float64, float16 or bfloat16.")
+        str,
+        typer.Option(
+            "-d", "--dtype", metavar="TYPE", help="Send elements of this type: float32, float64, float16 or bfloat16."
+        ),
     ] = "float32",
     device: Annotated[
         str,
         typer.Option(
             metavar="cpu|cuda",
-            help="Memory that holds the workers' parameters; the server's are always in host memory.",
+            help="Keep the workers' parameters in the memory of this device; the server's are always in host memory.",
         ),
     ] = "cpu",
     path: Annotated[
         str | None,
         typer.Option(
             metavar="PATH,...",
-            help="How GPU memory is sent: staged, aware or nccl. [default: all that a back end supports]",
+            help="Send GPU memory over these paths: staged, aware or nccl. [default: all that a back end supports]",
         ),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Number of starts of each variant, interleaved; confidence intervals are computed over them.",
+            help="Start each variant this many times, interleaved; confidence intervals are computed over the starts.",
             **limits(Repeats),
         ),
     ] = 3,
     iterations: Annotated[
-        int, typer.Option("-n", "--iterations", metavar="N", help="Number of timed calls per start.", **limits(Count))
+        int, typer.Option("-n", "--iterations", metavar="N", help="Time this many calls per start.", **limits(Count))
     ] = 10,
     warmup: Annotated[
         int,
         typer.Option(
-            "-w", "--warmup", metavar="N", help="Number of untimed warm-up calls before them.", **limits(CountOrZero)
+            "-w",
+            "--warmup",
+            metavar="N",
+            help="Make this many untimed warm-up calls before the timed calls.",
+            **limits(CountOrZero),
         ),
     ] = 1,
     check: Annotated[

@@ -19,21 +19,24 @@ app = new_app()
 def check_gpu(
     only: Annotated[
         list[str],
-        typer.Option("--only", metavar="PART,...", help="Run only these parts; repeatable. See --list. [default: all]"),
+        typer.Option("--only", metavar="PART,...", help="Run only these parts of --list; repeatable. [default: all]"),
     ] = [],  # noqa: B006 - Typer copies it
     show_list: Annotated[bool, typer.Option("--list", help="List the parts with their time limits and exit.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Run each part on the CPU up to the GPU, with small models; nothing counts as held."
+            "--dry-run",
+            help="Run each part on the CPU, as far as it needs no GPU, with small models; no claim counts as held.",
         ),
     ] = False,
     mpi: Annotated[
-        str, typer.Option("--mpi", metavar="FLAVOUR", help="MPI library that starts the ranks.")
+        str, typer.Option("--mpi", metavar="FLAVOUR", help="Start the ranks with this MPI library.")
     ] = flavours.of_this_environment(),
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Folder for the results. [default: a new folder under runs/]"),
+        typer.Option(
+            "--run", metavar="DIR", help="Write the results to this folder. [default: a new folder under runs/]"
+        ),
     ] = None,
     json: Json = False,
     csv: Csv = None,

@@ -21,12 +21,16 @@ app = new_app("Make and check images before training.")
 def make_lr(
     hr: Annotated[Path, typer.Argument(metavar="HR", help="Folder of high-resolution images.")],
     scale: Annotated[
-        str, typer.Option(metavar="SCALES", help="Scale factors, separated by commas: any of 2, 3, 4.")
+        str,
+        typer.Option(
+            metavar="SCALES", help="Make images for these scale factors, separated by commas: any of 2, 3, 4."
+        ),
     ] = "2,3,4",
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for X2, X3 and X4. [default: DIV2K_train_LR_bicubic for DIV2K_train_HR]"
+            metavar="DIR",
+            help="Write X2, X3 and X4 to this folder. [default: DIV2K_train_LR_bicubic for DIV2K_train_HR]",
         ),
     ] = None,
 ) -> None:
@@ -57,7 +61,7 @@ def check(
         int | None,
         typer.Option(
             metavar="PIXELS",
-            help="Width and height of the low-resolution patches that training cuts, in pixels. [default: 48]",
+            help="Set the width and height of the low-resolution patches that training cuts, in pixels. [default: 48]",
             **limits(SmallCount),
         ),
     ] = None,

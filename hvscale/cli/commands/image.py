@@ -12,7 +12,7 @@ app = new_app("Build the image of the Docker placements.")
 
 @app.command("build")
 def build(
-    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="Name of the image.")] = "hvscale:base",
+    name: Annotated[str, typer.Option("--name", metavar="IMAGE", help="Give the image this name.")] = "hvscale:base",
 ) -> None:
     """Build a small image from this machine's distribution. To rebuild it, run `docker rmi` first.
 

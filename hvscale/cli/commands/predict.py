@@ -22,56 +22,65 @@ def predict(
             help="Run folders: the job recorded with hvscale profile --gradients, then profiled runs or replays of it on other numbers of ranks.",
         ),
     ],
-    np: Annotated[str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to predict.")],
+    np: Annotated[str, typer.Option("-np", "--np", metavar="N,N,...", help="Predict for these numbers of ranks.")],
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KNOB=VALUE",
-            help="Predict with this setting: fusion_threshold, cycle_time, cache_capacity or allreduce_algorithm. Default: as recorded.",
+            help="Predict with this setting: fusion_threshold, cycle_time, cache_capacity or allreduce_algorithm. "
+            "[default: as recorded]",
         ),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="Rate of each node's link, such as 10gbit. Default: as measured."),
+        typer.Option(
+            metavar="RATE", help="Assume this rate of each node's link, such as 10gbit. [default: as measured]"
+        ),
     ] = None,
     from_table: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Also take the cost of messages from this study of `hvscale bench allreduce` or `hvscale tune-collectives`.",
+            help="Take the cost of messages from this study of `hvscale bench allreduce` or `hvscale "
+            "tune-collectives` too.",
         ),
     ] = None,
     network: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Take the cost of messages from a documented network, or from a TOML file that describes yours, not from measured runs.",
+            help="Take the cost of messages from a documented network, or from a TOML file that describes yours, not "
+            "from measured runs.",
         ),
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(**limits(Ranks), metavar="N", help="Ranks on each node. Default: as measured."),
+        typer.Option(**limits(Ranks), metavar="N", help="Assume this many ranks on each node. [default: as measured]"),
     ] = None,
     cores: Annotated[
         int | None,
         typer.Option(
             **limits(Ranks),
             metavar="N",
-            help="Cores that all ranks share, as in a replay on one machine. Default: each rank has its own core.",
+            help="Let all ranks share this many cores, as in a replay on one machine. [default: each rank has its own "
+            "core]",
         ),
     ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Show the points of this study of `hvscale scale`, say whether communication explains them, and replace its scale.html.",
+            help="Show the points of this study of `hvscale scale`, say whether communication explains them, and "
+            "replace its scale.html.",
         ),
     ] = None,
-    why: Annotated[bool, typer.Option("--why", help="Also print what takes the time of a step.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="Add a table of what takes the time of a step.")] = False,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Folder of the prediction. [default: a new one under runs/]"),
+        typer.Option(
+            "--run", metavar="DIR", help="Write the prediction to this folder. [default: a new one under runs/]"
+        ),
     ] = None,
     json: Json = False,
     csv: Csv = None,

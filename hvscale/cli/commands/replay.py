@@ -39,19 +39,21 @@ def replay(
     ],
     np: Annotated[
         int | None,
-        typer.Option("-np", "--np", **limits(Ranks), metavar="N", help="Number of ranks. Default: as recorded."),
+        typer.Option(
+            "-np", "--np", **limits(Ranks), metavar="N", help="Replay on this many ranks. [default: as recorded]"
+        ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(**limits(Count), metavar="N", help="Steps to replay. Default: as many as were recorded."),
+        typer.Option(**limits(Count), metavar="N", help="Replay this many steps. [default: as many as were recorded]"),
     ] = None,
     compute: Annotated[
         str | None,
         typer.Option(
             metavar="auto|sleep|spin",
-            help="Replace computation by a sleep, which leaves the core free, or by a loop that keeps it busy. "
+            help="Replace computation by a sleep, which leaves the core free, or by a loop that keeps it busy (spin). "
             "auto: spin if the job computed on CPUs and each rank has a core. "
-            "Default: auto; under another command sleep.",
+            "[default: auto; under another command sleep]",
         ),
     ] = None,
     bins: Bins = "study",

@@ -18,13 +18,13 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File to write. [default: report.html, or comparison.html for two runs, in the last RUN]",
+            help="Write to this file. [default: report.html, or comparison.html for two runs, in the last RUN]",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write a trace of the last RUN for ui.perfetto.dev, with all ranks on one clock."
+            metavar="FILE", help="Write a trace of the last RUN for ui.perfetto.dev too, with all ranks on one clock."
         ),
     ] = None,
     ranks: Ranks = None,

@@ -68,24 +68,26 @@ def runs(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write a page with the throughput over steps and links to the reports. [default: no page]",
+            help="Write an HTML page too, with the throughput over steps and links to the reports. [default: no page]",
         ),
     ] = None,
     prune: Annotated[
         bool,
         typer.Option(
             "--prune",
-            help="Remove the runs that the filters select, after showing them and asking; unreadable ones need --state unreadable. [default: none]",
+            help="Remove the runs that the filters select, after showing them and asking; unreadable ones need "
+            "--state unreadable. [default: none]",
         ),
     ] = False,
     keep_best: Annotated[
         bool,
         typer.Option(
             "--keep-best",
-            help="With --prune, keep the fastest finished run of each command, np and placement; where none has a throughput, the newest.",
+            help="Keep the fastest finished run of each command, np and placement (with --prune); where none has a "
+            "throughput, keep the newest.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --prune, remove without asking, for scripts.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking, for scripts (with --prune).")] = False,
     json: Json = False,
     csv: Csv = None,
 ) -> None:

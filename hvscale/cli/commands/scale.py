@@ -18,23 +18,24 @@ def scale(
     command: Command,
     context: typer.Context,
     np: Annotated[
-        str, typer.Option("-np", "--np", metavar="N,N,...", help="Numbers of ranks to measure, such as 1,2,4.")
+        str, typer.Option("-np", "--np", metavar="N,N,...", help="Measure on these numbers of ranks, such as 1,2,4.")
     ],
     repeat: Repeat = 3,
     strong: Annotated[
         bool,
         typer.Option(
             "--strong/--weak",
-            help="Scaling mode. Weak: fixed work per rank. Strong: fixed total work; in COMMAND write {np} for the number of ranks and {64/np} for a "
-            "rank's share.",
+            help="Keep the total work fixed (strong) or the work per rank (weak). For strong, write {np} in COMMAND "
+            "for the number of ranks and {64/np} for a rank's share.",
         ),
     ] = False,
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Regular expression that finds the throughput in the ranks' output. Its group `per_rank` is one rank's, `total` or the first group "
-            "that of all ranks. Not needed for hvscale train and for Horovod's `Total img/sec`.",
+            help="Find the throughput in the ranks' output with this regular expression: group `per_rank` is one "
+            "rank's, `total` or the first group that of all ranks. Not needed for hvscale train and for Horovod's "
+            "`Total img/sec`.",
         ),
     ] = None,
     run: Annotated[Path | None, folder_of("measurement")] = None,

@@ -23,7 +23,7 @@ def trace(
     ],
     steps: Annotated[
         str | None,
-        typer.Option(metavar="N|N-M", help="Step, or range of steps, to write. Default: all recorded steps."),
+        typer.Option(metavar="N|N-M", help="Write only this step, or range of steps. [default: all recorded steps]"),
     ] = None,
     ranks: Ranks = None,
 ) -> None:

@@ -32,7 +32,7 @@ def tune(
         int | None,
         typer.Option(
             metavar="N",
-            help="Number of trials, including those of earlier calls. [default: 40, or unlimited with --minutes]",
+            help="Run this many trials, including those of earlier calls. [default: 40, or unlimited with --minutes]",
             **limits(Count),
         ),
     ] = None,
@@ -59,8 +59,8 @@ def tune(
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Regular expression that finds the throughput in the ranks' output, as for `hvscale scale`; each match is one step. [default: use "
-            "steps.jsonl, marked steps or the period of the collectives]",
+            help="Find the throughput in the ranks' output with this regular expression, as for `hvscale scale`; each "
+            "match is one step. [default: steps.jsonl, marked steps or the period of the collectives]",
         ),
     ] = None,
     first_step_timeout: Annotated[
@@ -70,7 +70,8 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Maximum time of steps in a trial; it ends earlier once its confidence interval is narrow.",
+            help="Limit the steps of a trial to this time; a trial ends earlier once its confidence interval is "
+            "narrow.",
             **limits(Seconds),
         ),
     ] = 30,
@@ -78,7 +79,8 @@ def tune(
         int | None,
         typer.Option(
             metavar="N",
-            help="Number of starts of the best settings and of the defaults, interleaved, for the proof. [default: 7, or 5 with --predict-np]",
+            help="Start the best settings and the defaults this many times each, interleaved, for the proof. "
+            "[default: 7, or 5 with --predict-np]",
             **limits(Repeats),
         ),
     ] = None,
@@ -86,19 +88,22 @@ def tune(
         int | None,
         typer.Option(
             metavar="N",
-            help="Search a model of a recorded job on N ranks instead of starting trials, and prove the best settings by replay on -np ranks.",
+            help="Search a model of a recorded job on N ranks instead of starting trials, and prove the best settings "
+            "by replay on -np ranks.",
             **limits(Ranks),
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", help="With --predict-np: steps of each replay. [default: 30]", **limits(Count)),
+        typer.Option(
+            metavar="N", help="Use this many steps in each replay (with --predict-np). [default: 30]", **limits(Count)
+        ),
     ] = None,
     cores: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="With --predict-np: cores that all predicted ranks share. [default: each rank has its own]",
+            help="Let all predicted ranks share this many cores (with --predict-np). [default: each rank has its own]",
             **limits(SmallCount),
         ),
     ] = None,

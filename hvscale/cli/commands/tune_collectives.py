@@ -18,22 +18,24 @@ app = new_app()
 def tune_collectives(
     context: typer.Context,
     ops: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Collectives to tune: broadcast, allreduce, allgather and gather.")
+        str, typer.Option(metavar="NAME,...", help="Tune these collectives: broadcast, allreduce, allgather or gather.")
     ] = "broadcast,allreduce",
     nps: Annotated[
         str | None,
         typer.Option(
-            metavar="N,N,...", help="Numbers of ranks to tune for. [default: the powers of two up to -np, and -np]"
+            metavar="N,N,...", help="Tune for these numbers of ranks. [default: the powers of two up to -np, and -np]"
         ),
     ] = None,
-    min_bytes: Annotated[str, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Smallest message size.")] = "1K",
+    min_bytes: Annotated[
+        str, typer.Option("-b", "--min-bytes", metavar="SIZE", help="Start at this message size.")
+    ] = "1K",
     max_bytes: Annotated[
         str,
         typer.Option(
             "-e",
             "--max-bytes",
             metavar="SIZE",
-            help="Largest message size; sizes grow by 4x, and extra sizes are added near crossovers.",
+            help="Stop at this message size; sizes grow by 4x, and extra sizes are added near crossovers.",
         ),
     ] = "512M",
     from_: Annotated[
@@ -44,7 +46,7 @@ def tune_collectives(
         str | None,
         typer.Option(
             metavar="SIZE,...|own",
-            help="Eager limits to try besides the library's own; own: only that one. [default: 1M between nodes]",
+            help="Try these eager limits besides the library's own; own: only that one. [default: 1M between nodes]",
         ),
     ] = None,
     minutes: Annotated[

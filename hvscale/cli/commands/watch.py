@@ -36,7 +36,8 @@ def watch(
         typer.Argument(metavar="RUN", help="Run folder. [default: the newest run under runs/ that is running]"),
     ] = None,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds from one refresh to the next.", min=0.1, max=3600)
+        float,
+        typer.Option(metavar="SECONDS", help="Refresh at this interval, in seconds.", min=0.1, max=3600),
     ] = 2.0,
     once: Annotated[
         bool, typer.Option("--once", help="Watch for one interval, print what happened in it, and exit.")
@@ -45,8 +46,8 @@ def watch(
         int | None,
         typer.Option(
             metavar="[PORT]",
-            help="Show a web page on 127.0.0.1 instead, for a browser here or at the other end of an ssh tunnel. [default "
-            "PORT: any free port]",
+            help="Show a web page on 127.0.0.1 instead, for a browser here or at the other end of an ssh tunnel. "
+            "Without PORT, any free port is used.",
             min=0,
             max=65535,
         ),

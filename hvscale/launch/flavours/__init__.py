@@ -196,7 +196,7 @@ def of_this_environment() -> str:
 def mpi_help() -> str:
     """The help of --mpi."""
     known = ", ".join(f"{name} ({flavour.help})" for name, flavour in FLAVOURS.all().items())
-    return f"Library that starts the ranks: {known}."
+    return f"Start the ranks with this library: {known}."
 
 
 def transport_help() -> str:
@@ -204,7 +204,7 @@ def transport_help() -> str:
     choices = (
         f"{flavour.transports_help} ({name})" for name, flavour in FLAVOURS.all().items() if flavour.transports_help
     )
-    return f"Transport of the messages: {'; '.join(choices)}. [default: the library decides]"
+    return f"Send messages over this transport: {'; '.join(choices)}. [default: the library decides]"
 
 
 def all_with_mpi() -> list[Flavour]:

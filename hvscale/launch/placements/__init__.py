@@ -118,7 +118,7 @@ def names() -> list[str]:
 def placement_help() -> str:
     """The help of --placement."""
     known = ", ".join(f"{name} ({placement.help})" for name, placement in PLACEMENTS.all().items())
-    return f"Where the ranks run: {known}. [default: {DEFAULT_PLACEMENT}]"
+    return f"Choose where the ranks run: {known}. [default: {DEFAULT_PLACEMENT}]"
 
 
 def find(name: str) -> Placement:

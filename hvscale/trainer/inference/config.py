@@ -15,14 +15,14 @@ class TrainedConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     model: str | None = None
-    """Set the model of the weights; default: the model they name, or the public EDSR that has their
-    shapes.
+    """Set the model of the weights. [default: the model they name, or the public EDSR that has
+    their shapes]
     """
     scale: Literal[2, 3, 4] | None = None
     """Set the upscaling factor, for weights that do not contain it."""
     res_scale: Factor | None = None
-    """Multiply each block's residual by this, for EDSR weights that do not contain it; default: the
-    model's own.
+    """Multiply each block's residual by this, for EDSR weights that do not contain it. [default:
+    the model's own]
     """
     memory_gb: Gigabytes = 2
     """Limit the memory that the model takes for one image, in GB (10^9 bytes). Larger images are
@@ -34,8 +34,8 @@ class TrainedConfig(BaseModel):
     about 0.1 dB.
     """
     threads: Threads | None = None
-    """Use this many computing threads per rank; default: OMP_NUM_THREADS, or its share of the
-    cores.
+    """Use this many computing threads per rank. [default: OMP_NUM_THREADS, or its share of the
+    cores]
     """
 
     def model_options(self) -> dict[str, Any]:
@@ -57,19 +57,19 @@ class EvalConfig(TrainedConfig):
     or folders of classes.
     """
     images: str | None = None
-    """Evaluate these images, such as 801-900: file numbers of DIV2K (default: 801-810), otherwise
-    positions by name (default: all).
+    """Evaluate these images, such as 801-900: file numbers of DIV2K, otherwise positions by name.
+    [default: 801-810 of DIV2K, otherwise all]
     """
     measure: Literal["auto", "rgb", "luma"] = "auto"
     """Compare rgb, luma (Y), or auto: luma for benchmark sets and RGB otherwise, as publications
     do.
     """
     shave: SmallCountOrZero | None = None
-    """Shave this many pixels off each side; default: the scale for luma, scale + 6 for RGB."""
+    """Shave this many pixels off each side. [default: the scale for luma, scale + 6 for RGB]"""
     batch_size: SmallCount = 16
     """Set the batch size of a classifier."""
     image_size: SmallCount | None = None
-    """Set the width and height of a classifier's images, in pixels; default: the model's own."""
+    """Set the width and height of a classifier's images, in pixels. [default: the model's own]"""
 
 
 class UpscaleConfig(TrainedConfig):
@@ -80,4 +80,4 @@ class UpscaleConfig(TrainedConfig):
     weights: Path
     """Use this model: a run folder, a checkpoint, or a weights file (state dict)."""
     output: Path | None = None
-    """Write NAMEx2.png and so on to this folder; default: the folder of each image."""
+    """Write NAMEx2.png and so on to this folder. [default: the folder of each image]"""
