@@ -119,7 +119,7 @@ def release(version: str) -> tuple[list[int], str]:
 
     Equal are "v5.0.11" and "5.0.11", "2021.13" and "2021.13.0", "2.3.7-GDR" and "2.3.7".
     """
-    match = re.fullmatch(r"v?(\d+(?:\.\d+)*)([^-+\s]*).*", version.strip().lower(), re.DOTALL)
+    match = re.fullmatch(r"v?(\d{1,18}(?:\.\d{1,18})*)(?!\d)([^-+\s]*).*", version.strip().lower(), re.DOTALL)
     if match is None:
         return [], version
     numbers = [int(number) for number in match[1].split(".")]

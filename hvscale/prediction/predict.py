@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
+from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.prediction.document import (
     CONFIDENCE,
@@ -48,6 +49,7 @@ Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
 LARGER_BYTES = 2  # messages so many times as large as any measured one are warned of
+MOST_BLOCKS = 1000  # of which a bootstrap keeps 2000 draws
 LARGER_SHARE = 0.1  # if they carry more than this share of all bytes
 MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %: 1.2 to 2.5 % from their mean
 
@@ -470,11 +472,13 @@ def with_measured(row: PredictedRow, job: Job, run: MeasuredRun, compute_seconds
 
     `job`: as it computes without messages. `compute_seconds`: of a step of the run.
     """
-    drawn = np.random.default_rng(2).integers(len(run.seconds), size=(2000, len(run.seconds)))
-    low, high = np.quantile(run.seconds[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    # Of a long run, blocks of steps are drawn.
+    blocks = np.array_split(run.seconds, min(len(run.seconds), MOST_BLOCKS))
+    sums, steps = np.array([[block.sum(), len(block)] for block in blocks]).T
+    low, high = percentile_interval(resampled_means(sums, steps, seed=2), CONFIDENCE)
     step = float(run.seconds.mean())
     exposed = max(0.0, step - compute_seconds)
-    changes = figures(job, row.np, step, float(low), float(high))
+    changes = figures(job, row.np, step, low, high)
     changes |= {"exposed_seconds": exposed, "exposed_seconds_low": None, "exposed_seconds_high": None}
     return row.model_copy(
         update={"source": "replayed" if run.is_replay else "measured", "extrapolation": 1.0, **changes}

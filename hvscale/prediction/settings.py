@@ -13,6 +13,7 @@ from hvscale.prediction.model.samples import algorithm_name
 from hvscale.profiling.analyze.grouping import SIZE, UNITS
 
 MOST_BYTES = 1 << 50
+MOST_ENTRIES = 2**31 - 1  # of Horovod's cache
 MOST_CYCLE_MS = 60_000.0
 KNOBS = ("fusion_threshold", "cycle_time", "cache_capacity", "allreduce_algorithm")
 
@@ -37,14 +38,22 @@ class PredictedSettings:
 def recorded_settings(variables: Mapping[str, str]) -> HorovodSettings:
     """The settings in the environment variables of a recording."""
     defaults = HorovodSettings()
-    try:
-        return HorovodSettings(
-            cycle_seconds=float(variables.get("HOROVOD_CYCLE_TIME", 1000 * defaults.cycle_seconds)) / 1000,
-            fusion_bytes=int(variables.get("HOROVOD_FUSION_THRESHOLD", defaults.fusion_bytes)),
-            cache_capacity=int(variables.get("HOROVOD_CACHE_CAPACITY", defaults.cache_capacity)),
-        )
-    except ValueError as error:
-        raise RequestError(f"the recording has an invalid variable of Horovod: {error}") from error
+
+    def value(name: str, default: float, most: float) -> float:
+        text = variables.get(name)
+        try:
+            found = default if text is None else float(text)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found <= most:
+            raise RequestError(f"the recording has an invalid variable of Horovod: {name}={text}")
+        return found
+
+    return HorovodSettings(
+        cycle_seconds=value("HOROVOD_CYCLE_TIME", 1000 * defaults.cycle_seconds, MOST_CYCLE_MS) / 1000,
+        fusion_bytes=int(value("HOROVOD_FUSION_THRESHOLD", defaults.fusion_bytes, MOST_BYTES)),
+        cache_capacity=int(value("HOROVOD_CACHE_CAPACITY", defaults.cache_capacity, MOST_ENTRIES)),
+    )
 
 
 def apply(settings: PredictedSettings, requests: Iterable[str], option: str = "--set") -> PredictedSettings:
@@ -78,7 +87,7 @@ def _apply(settings: PredictedSettings, knob: str, text: str, typed: str) -> Pre
     if knob == "cycle_time":
         return replace(settings, horovod=replace(settings.horovod, cycle_seconds=milliseconds(text, typed) / 1000))
     if knob == "cache_capacity":
-        return replace(settings, horovod=replace(settings.horovod, cache_capacity=whole(text, typed, 2**31 - 1)))
+        return replace(settings, horovod=replace(settings.horovod, cache_capacity=whole(text, typed, MOST_ENTRIES)))
     return replace(settings, horovod=replace(settings.horovod, fusion_bytes=size(text, typed)))
 
 

@@ -143,8 +143,9 @@ def reject_files_of_another_run(run: RunFolder, record: RunRecord, recording: Re
         if not len(times):
             continue
         slack = LOCAL_CLOCK_SLACK if hosts.get(part.rank) == record.host.name else REMOTE_CLOCK_SLACK
-        early = times[:, 1].min() / 1e9 < (record.started_at - slack).timestamp()
-        late = record.ended_at is not None and times[:, 2].max() / 1e9 > (record.ended_at + slack).timestamp()
+        first, last = times[:, 1].min() / 1e9, times[:, 2].max() / 1e9
+        early = first + slack.total_seconds() < record.started_at.timestamp()
+        late = record.ended_at is not None and last - slack.total_seconds() > record.ended_at.timestamp()
         if early or late:
             outside.add(part.rank)
     if outside and 2 * len(outside) >= len(recording.recorded):

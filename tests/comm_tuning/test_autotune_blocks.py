@@ -195,7 +195,7 @@ def proven(pairs: Sequence[tuple[float, float]], is_proven: bool = True) -> tupl
         steps = [seconds + 9, seconds - 0.5, seconds, seconds + 0.5]
         return BlockTimes(steps[-block.steps :])
 
-    outcome, blocks = drive(among(1, [], Remembered(OTHER, is_proven)), times_of)
+    outcome, blocks = drive(among(150, [], Remembered(OTHER, is_proven)), times_of)
     return outcome, [(block.settings, block.steps) for block in blocks]
 
 

@@ -118,6 +118,14 @@ def test_remembered_settings_begin_and_are_checked() -> None:
     assert blocks[-1].settings == BETTER  # already in effect when they are proven
 
 
+@pytest.mark.parametrize(("asked", "most"), [(20, 24), (32, 32), (STEPS, 48)])
+def test_remembered_settings_without_a_clear_gain_take_the_steps_asked_for(asked: int, most: int) -> None:
+    """But three pairs of blocks at least."""
+    for seed in range(20):
+        _, blocks, _ = run(among(asked, [], Remembered({"cycle_time": "10"}, proven=True)), noise=0.1, seed=seed)
+        assert sum(block.steps for block in blocks) <= most
+
+
 def test_remembered_settings_that_no_longer_win_are_dropped() -> None:
     search = among(STEPS, [], Remembered(WORSE, proven=True))
     outcome, _, _ = run(search)

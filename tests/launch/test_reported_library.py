@@ -9,7 +9,7 @@ import pytest
 
 from hvscale.core.built_library import built_library
 from hvscale.core.errors import UntrustedError
-from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words
+from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words, release
 from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, LibraryReports, require_requested_library
 from hvscale.profiling import library_path
 
@@ -150,6 +150,11 @@ def test_two_spellings_of_a_version_are_equal(requested: tuple[str, str], report
     assert record.library_difference is None
     assert record.measured_library == record.library
     require_requested_library(record)
+
+
+def test_a_version_of_any_length_is_compared() -> None:
+    digits = "5" * 5000
+    assert release(digits) == ([], digits)
 
 
 @pytest.mark.parametrize(

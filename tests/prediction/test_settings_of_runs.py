@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import MIB
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import Job, read_job
 from hvscale.prediction.predict import measured_run
+from hvscale.prediction.settings import recorded_settings
 from tests.prediction.model.test_measured_costs import RING, samples
 from tests.prediction.model.test_slowed_computing_runs import TRAINING, make_recording, make_run
 
@@ -68,3 +70,17 @@ def test_recorded_messages_are_replayed_without_fusion_whatever_is_asked_for(
     run = make_run(tmp_path / "other", 4, command=command, env=[f"{FUSION}={asked * MIB}"])
     assert settings(recorded, recorded, job).fusion_bytes == 0
     assert settings(run, recorded, job).fusion_bytes == fusion
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e9", "fast"])
+def test_a_recording_with_an_invalid_setting_is_refused(tmp_path: Path, value: str) -> None:
+    job = read_job(make_recording(tmp_path / "job", settings={CYCLE: value}))
+    with pytest.raises(RequestError, match=f"invalid variable of Horovod: {CYCLE}={value}"):
+        recorded_settings(job.settings)
+
+
+def test_a_recording_sets_no_other_variables(tmp_path: Path) -> None:
+    """A replay sets them in its ranks, and the file may be another user's."""
+    others = {"HOROVOD_TIMELINE": "mine.txt", "LD_PRELOAD": "mine.so"}
+    recorded = make_recording(tmp_path / "job", settings={CYCLE: "5", **others})
+    assert read_job(recorded).settings == {CYCLE: "5"}

@@ -266,6 +266,14 @@ def test_files_of_another_run_are_rejected(tmp_path: Path) -> None:
             reject_files_of_another_run(folder, run.record, replace(run.recording, events=moved))
 
 
+def test_a_run_at_the_ends_of_the_calendar_is_of_its_time(tmp_path: Path) -> None:
+    run = recorded()
+    record = run.record.model_copy(
+        update={"started_at": datetime.min.replace(tzinfo=UTC), "ended_at": datetime.max.replace(tzinfo=UTC)}
+    )
+    reject_files_of_another_run(RunFolder(tmp_path / "job"), record, run.recording)
+
+
 def test_the_median_step() -> None:
     assert median_step(np.cumsum([0, 3, 1, 2])) == 2
     assert median_step(np.cumsum([0, 4, 1, 2, 3])) == 2

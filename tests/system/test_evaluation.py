@@ -113,6 +113,9 @@ def test_upscale_writes_images(hvscale: Run, hvscale_warm: Run, tmp_path: Path, 
     lost = hvscale_warm("upscale", "rocket.jpg", "out/rocketx2.png", "--weights", weights, "--output", "out")
     assert (lost.returncode, "out/rocketx2.png is one of the given images" in lost.stderr) == (2, True)
     assert (tmp_path / "out/rocketx2.png").read_bytes() == before
+    (tmp_path / "rocket.png").write_bytes((tmp_path / "icon.png").read_bytes())
+    twice = hvscale_warm("upscale", "rocket.jpg", tmp_path / "rocket.png", "--weights", weights)
+    assert (twice.returncode, "two images would be written to" in twice.stderr) == (2, True)
     assert hvscale_warm("upscale", "rocket.jpg", "--weights", weights, "--self-ensemble").returncode == 0
     assert (tmp_path / "rocketx2.png").is_file()
 

@@ -178,6 +178,16 @@ def test_leftover_processes_are_killed_with_a_warning(
     assert processes_of(tmp_path / "job") == []
 
 
+@pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
+def test_leftover_processes_with_another_environment_are_killed(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+    script = "env -i sleep 600 & echo $!; sleep 600 &"
+    done = hvscale("launch", "--mpi", mpi, "--run", "job", "--", "sh", "-c", script)
+    assert done.returncode == 0
+    assert "processes that the command left running, now killed: 2" in done.stderr
+    assert not psutil.pid_exists(int(done.stdout.removeprefix("[0] ")))
+    assert processes_of(tmp_path / "job") == []
+
+
 def test_only_listed_variables_reach_the_ranks(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program("import json, os; print(json.dumps(dict(os.environ)))")
     done = hvscale(

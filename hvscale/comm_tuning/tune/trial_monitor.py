@@ -59,6 +59,8 @@ class TrialMonitor:
             self._began, self._moved, self._commanded_at = (
                 at + missed for at in (self._began, self._moved, self._commanded_at)
             )
+            if self._measuring_since is not None:
+                self._measuring_since += missed
         return self._timer.due() and self._poll(now)
 
     def job_ended(self, failure: RankFailedError | None) -> None:

@@ -18,7 +18,7 @@ from hvscale.core.errors import EXIT_TRY_AGAIN
 from hvscale.core.run_folder import RankEnd, RunFolder, RunRecord
 from hvscale.launch import effective_settings, flavours
 from hvscale.launch.cleanup import shared_memory
-from hvscale.launch.job import Job, lost_marker
+from hvscale.launch.job import Job, RemoteProcess, lost_marker
 from hvscale.launch.mpi import reported_library
 from hvscale.launch.options import LaunchHooks
 from hvscale.launch.supervision import processes, programs, rank_order
@@ -331,7 +331,9 @@ def terminate(started: flavours.Processes, run: Path) -> tuple[list[int], int]:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
     wait_for_rank_records(run, deadline + RANK_RECORDS_SECONDS)
-    killed = processes.kill_all(run)
+    # Agents kill their remote programs before they end.
+    own = [process.pid for process in started if not isinstance(process, RemoteProcess)]
+    killed = processes.kill_all(run, own)
     terminate_agents(started)
     statuses = [process.wait() for process in started]
     processes.reap_orphans()

@@ -1,10 +1,10 @@
-"""Finds the processes of a job by the run in their environment, and kills them."""
+"""Finds the processes of a job, by the run in their environment or by session, and kills them."""
 
 import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,10 +26,28 @@ def adopt_orphans() -> Iterator[None]:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
-def of_run(run: Path) -> list[int]:
-    """Our living descendants with this run in their environment."""
+def of_run(run: Path, sessions: Collection[int] = ()) -> list[int]:
+    """Our living descendants with this run in their environment, or in one of these sessions.
+
+    `sessions`: those of the job's launchers. A program may start others with an environment of
+    their own, such as by `env -i`.
+    """
     variable = os.fsencode(f"{RUN_VARIABLE}={run}")
-    return [pid for pid in descendants(os.getpid()) if variable in environment_of(pid)]
+    return [
+        pid
+        for pid in descendants(os.getpid())
+        if variable in environment_of(pid) or (sessions and session_of(pid) in sessions)
+    ]
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process; None if it has ended, even if nobody has waited for it yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, _parent, _group, session, *_ = stat.rpartition(b")")[2].split()
+    return None if state in (b"Z", b"X") else int(session)
 
 
 def environment_of(pid: int) -> list[bytes]:
@@ -58,12 +76,12 @@ def descendants(pid: int) -> Iterator[int]:
                 yield from descendants(child)
 
 
-def kill_all(run: Path) -> int:
+def kill_all(run: Path, sessions: Collection[int] = ()) -> int:
     """Send SIGKILL to the run's processes until none is left, for at most `KILL_SECONDS`.
 
-    Returns how many were alive at first.
+    `sessions`: as for `of_run`. Returns how many were alive at first.
     """
-    alive = of_run(run) or of_run(run)
+    alive = of_run(run, sessions) or of_run(run, sessions)
     at_first = len(alive)
     deadline = time.monotonic() + KILL_SECONDS
     while alive and time.monotonic() < deadline:
@@ -71,7 +89,7 @@ def kill_all(run: Path) -> int:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(KILL_POLL_SECONDS)
-        alive = of_run(run) or of_run(run)
+        alive = of_run(run, sessions) or of_run(run, sessions)
     return at_first
 
 

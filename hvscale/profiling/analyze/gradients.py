@@ -143,7 +143,10 @@ def read_job_gradients(run: RunFolder, ranks: Collection[int] | None = None) -> 
     tensors.
     """
     found, warnings = _recordings(run, ranks)
-    usual = Counter(tensors for one in found for tensors in one.sets.values()).most_common(1)
+    # Steps without any only add gradients up.
+    usual = Counter(tensors for one in found for tensors in one.sets.values() if tensors).most_common(1)
+    if not usual:
+        raise RequestError(f"{run.path}: no gradient was enqueued in a whole step after the first one")
     numbers = [{number for number, tensors in one.sets.items() if tensors == usual[0][0]} for one in found]
     common = set.intersection(*numbers)
     if not common:

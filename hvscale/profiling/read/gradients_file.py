@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
@@ -21,12 +21,14 @@ from hvscale.profiling.record.rank_side.gradient_recorder import (
     MAGIC,
     MOST_BYTES,
     NOT_ON_GPU,
+    SETTINGS,
     STEP,
     VERSION,
 )
 
 Int64 = NDArray[np.int64]
 LARGEST = 2**62
+LARGEST_TENSOR = 2**50  # bytes
 NARROW, WIDE = np.dtype("<u4"), np.dtype("<u8")
 
 
@@ -37,7 +39,7 @@ class GradientTensor(BaseModel):
 
     name: str
     dtype: str
-    bytes: NonNegativeInt
+    bytes: int = Field(ge=0, le=LARGEST_TENSOR)
     group: str | None
     """Tensors of one grouped all-reduce share this name; None outside a group."""
     process_set: NonNegativeInt
@@ -56,7 +58,15 @@ class Header(BaseModel):
     threads: PositiveInt | None = None
     """PyTorch's threads of computation; None if an older hvscale recorded it."""
     settings: dict[str, str] = {}
-    """Environment variables of Horovod and the MPI library that the rank had when it started."""
+    """Environment variables of Horovod and the MPI library that the rank had when it started.
+
+    Only SETTINGS: a replay sets them in its ranks.
+    """
+
+    @field_validator("settings")
+    @classmethod
+    def without_others(cls, settings: dict[str, str]) -> dict[str, str]:
+        return {name: value for name, value in settings.items() if name in SETTINGS}
 
 
 @dataclass(frozen=True)

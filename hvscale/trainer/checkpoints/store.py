@@ -9,6 +9,7 @@ detected before it is used:
 
 import hashlib
 import io
+import pickle
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -167,10 +168,13 @@ def read(file: Path) -> Checkpoint:
             if hashed.hexdigest() != header[1].decode():
                 raise DamagedError("its checksum is wrong")
             stream.seek(HEADER_BYTES)
-            content = torch.load(io.BytesIO(stream.read()), map_location="cpu", weights_only=True)
+            return Checkpoint(**torch.load(io.BytesIO(stream.read()), map_location="cpu", weights_only=True))
     except OSError as error:
         raise RequestError(f"cannot read the checkpoint {file}: {error.strerror}") from error
-    return Checkpoint(**content)
+    except (pickle.UnpicklingError, RuntimeError, TypeError, KeyError) as error:  # its checksum is right
+        raise RequestError(
+            f"{file} is not a checkpoint that this hvscale reads: use the hvscale that wrote it, or another checkpoint"
+        ) from error
 
 
 def step_of(file: Path) -> int:

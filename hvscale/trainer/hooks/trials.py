@@ -19,7 +19,9 @@ from hvscale.trainer.trainer import Hook, StepReport, Trainer
 # split.
 SUM_SIZES = (1, 1 << 10, 1 << 18, 1 << 22)
 POLL_SECONDS = 0.05
-PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
+# The summed numbers repeat after this many, and the ranks' offsets after OFFSETS: fp32 adds whole
+# numbers exactly up to EXACT.
+PERIOD, OFFSETS, EXACT = 1000, 8, 1 << 24
 
 
 class TrialHook(Hook):
@@ -106,9 +108,10 @@ def wrong_sums(ranks: Ranks, model: nn.Module) -> str | None:
         checksum = zlib.crc32(content.data, checksum)
     for count in SUM_SIZES:
         if count <= max(total, SUM_SIZES[0]):
-            numbers = (torch.arange(count, device=device) % PERIOD).float()
-            found = ranks.hvd.allreduce(numbers + ranks.rank, name=f"hvscale.sum.{count}", op=ranks.hvd.Sum)
-            expected = numbers * ranks.size + sum(range(ranks.size))
+            numbers = (torch.arange(count, device=device) % min(PERIOD, EXACT // ranks.size - OFFSETS)).float()
+            own = numbers + ranks.rank % OFFSETS
+            found = ranks.hvd.allreduce(own, name=f"hvscale.sum.{count}", op=ranks.hvd.Sum)
+            expected = numbers * ranks.size + sum(rank % OFFSETS for rank in range(ranks.size))
             if not torch.equal(found, expected):
                 wrong.append(f"rank {ranks.rank}: {int((found != expected).sum())} of {count} sums are wrong")
     for of_rank in ranks.allgather(wrong):

@@ -196,12 +196,12 @@ def upscale_files(config: UpscaleConfig, done: Callable[[Path, Path], None]) -> 
     targets = [(config.output or image.parent) / f"{image.stem}x{scale}.png" for image in config.images]
 
     def check() -> None:
-        uses, given = Counter(targets), {image.resolve() for image in config.images}
+        uses, given = Counter(target.resolve() for target in targets), {image.resolve() for image in config.images}
         for image, target in zip(config.images, targets, strict=True):
             image_size(image)
             if target.resolve() in given:
                 raise RequestError(f"{target} is one of the given images: write to another folder with --output")
-            if uses[target] > 1:
+            if uses[target.resolve()] > 1:
                 raise RequestError(
                     f"two images would be written to {target}: upscale them one at a time, with different --output"
                 )

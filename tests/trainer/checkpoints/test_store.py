@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hvscale.core.errors import RequestError
-from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, DamagedError, read
+from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, DamagedError, read, write
 from hvscale.trainer.checkpoints.trained_model import read_weights
 
 
@@ -101,6 +102,17 @@ def test_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path: Path
     assert "step-000000010.ckpt is damaged" in warnings[0]
     with pytest.raises(DamagedError, match=DAMAGE[how]):
         read(tmp_path / "step-000000010.ckpt")
+
+
+@pytest.mark.parametrize("changed", [{"average": {}}, {"steps": Path("a path")}], ids=["another field", "another type"])
+def test_a_whole_checkpoint_of_another_kind_is_one_line(tmp_path: Path, changed: dict[str, Any]) -> None:
+    other = checkpoint()
+    vars(other).update(changed)
+    file = tmp_path / "other.ckpt"
+    with file.open("wb") as stream:
+        write(other, stream)
+    with pytest.raises(RequestError, match=r"other\.ckpt is not a checkpoint that this hvscale reads: use the hvscale"):
+        read(file)
 
 
 def test_no_checkpoints_and_only_damaged_ones(tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ COUNT, PROBLEMS, IN_FLIGHT, LENGTH, TEXT = 0, 1, 2, 3, 8
 MAX_WAITS = 20  # ends of steps with an operation in flight, after which the tuning ends
 CHECK_SHARE = 100  # gradients' bytes / bytes of the sums that are checked after a switch
 CHECK_NUMBERS = (1024, 1 << 20)  # fp32: from 4 KiB to 4 MiB
-PERIOD = 1000  # the summed numbers repeat after this many: small integers, which fp32 adds exactly
-OFFSETS = 8  # of the ranks' numbers
+# The summed numbers repeat after this many, and the ranks' offsets after OFFSETS: fp32 adds whole
+# numbers exactly up to EXACT.
+PERIOD, OFFSETS, EXACT = 1000, 8, 1 << 24
 HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
@@ -389,7 +390,8 @@ class Agent:
         size, rank = self.horovod.size(), self.rank
         gradient_bytes = sum(bytes_ for bytes_, _ in self.sizes)
         counts = (CHECK_NUMBERS[0], min(max(gradient_bytes // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
-        numbers_of = {count: (torch.arange(count) % PERIOD).float() for count in counts}
+        period = min(PERIOD, EXACT // size - OFFSETS)
+        numbers_of = {count: (torch.arange(count) % period).float() for count in counts}
         posted = {count: self._post(one + rank % OFFSETS, f"check.{count}") for count, one in numbers_of.items()}
         wrong = 0
         for count, numbers in numbers_of.items():

@@ -261,7 +261,9 @@ class Search:
 
     def _prove_remembered(self, remembered: Remembered) -> Plan:
         if remembered.proven:
-            outcome = yield from self._prove(remembered.settings, PAIRS_REMEMBERED, 2 * PAIRS_REMEMBERED)
+            affordable = (self.steps - self.used) // (2 * PAIR_STEPS)
+            limit = min(max(affordable, PAIRS_REMEMBERED), 2 * PAIRS_REMEMBERED)
+            outcome = yield from self._prove(remembered.settings, PAIRS_REMEMBERED, limit)
         else:
             outcome = yield from self._prove(remembered.settings, PAIRS, PAIRS)
         return replace(outcome, remembered=outcome.state == "tuned")
