@@ -243,7 +243,12 @@ def print_error(text: str, exit_status: int) -> int:
 
 
 def print_rank_line(rank: int, line: str) -> None:
-    print(f"[{rank}] {rank_line(line, sys.stdout)}", flush=True)
+    """Print a line of a rank's output. The job goes on if nobody reads stdout any more."""
+    try:
+        print(f"[{rank}] {rank_line(line, sys.stdout)}", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_warning("nothing reads the output any more: the job goes on, and the run folder's logs have its output")
 
 
 def print_rank_line_on_stderr(rank: int, line: str) -> None:

@@ -30,6 +30,9 @@ PANELS = {
     "Tools": ("check-gpu", "cleanup", "image"),
 }
 PANEL_OF = {command: panel for panel, commands in PANELS.items() for command in commands}
+SYMLINK_LOOP = "Symlink loop from"  # of Path.resolve before Python 3.13; later it is an OSError
+# Errors of a path that a user or a file named.
+UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ESTALE)
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # the status that Typer returns for it
 
 
@@ -113,6 +116,9 @@ def print_os_error(error: OSError) -> int:
     """
     if isinstance(error, FileNotFoundError) and not has_working_folder():
         return print_error("the working folder was deleted: change to another folder", RequestError.exit_status)
+    if error.errno in UNUSABLE_PATH and error.filename is not None:
+        path = os.fsdecode(error.filename)
+        return print_error(f"{path}: {error.strerror}: give another path", RequestError.exit_status)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
         raise error
     if error.filename is None:  # Python would try to write the rest once more at its end
@@ -125,8 +131,20 @@ def print_os_error(error: OSError) -> int:
     )
 
 
+def open_standard_streams() -> None:
+    """Open those that the parent has closed, so that what is printed there is lost as it asked."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def main() -> None:
     """The console script: every expected failure is one line on stderr and an exit status."""
+    open_standard_streams()
     # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -145,6 +163,10 @@ def main() -> None:
             print_last_lines(error.last_lines)
     except OSError as error:
         status = print_os_error(error)
+    except RuntimeError as error:
+        if not str(error).startswith(SYMLINK_LOOP):
+            raise
+        status = print_error(f"{error}: give another path", RequestError.exit_status)
     finally:
         # Python collects garbage among all modules once more at its end, which takes a tenth of a
         # start. Not with Triton, which torch.compile uses: it reports objects that are not

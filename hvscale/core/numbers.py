@@ -33,6 +33,8 @@ Factor = Annotated[float, Field(ge=1e-30, le=1e30)]
 FactorOrZero = Annotated[float, Field(ge=0, le=1e30)]
 GrowthFactor = Annotated[float, Field(ge=1.001, le=1e9)]
 Percent = Annotated[float, Field(ge=1e-6, le=1000)]
+StepSeconds = Annotated[float, Field(ge=1e-9, lt=1e9)]  # in a line that any program may have written
+StepImages = Annotated[float, Field(ge=0, le=1e15)]
 RootRank = Annotated[int, Field(ge=-1, le=MOST_RANKS - 1)]  # -1: each rank in turn
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

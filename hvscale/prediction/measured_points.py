@@ -31,15 +31,15 @@ class Steps:
     exposed: float | None
 
 
-def add_measured_rows(document: PredictionDocument, folder: Path) -> None:
+def add_measured_rows(document: PredictionDocument, folder: Path, command: list[str] | None = None) -> None:
     """Put a row for each np of a scaling study into a prediction, and add its warnings.
 
-    A measured row takes the place of a replayed or predicted one. Raises as `read_study`
-    and `rows_of`.
+    `command`: of the recorded job. A measured row takes the place of a replayed or predicted one.
+    Raises as `read_study` and `rows_of`.
     """
     study = read_study(folder)
     rows = rows_of(study, folder, document.compute_seconds)
-    document.warnings += warnings_of(study, folder, rows, document)
+    document.warnings += warnings_of(study, folder, rows, document, command)
     document.explained = explanation(rows, [*document.rows, *document.predicted_beside])
     by_np = {row.np: row for row in document.rows}
     for row in rows:
@@ -161,15 +161,25 @@ def logged_steps(run: RunFolder) -> Steps | None:
 
 
 def warnings_of(
-    study: ScalingDocument, folder: Path, rows: list[PredictedRow], document: PredictionDocument
+    study: ScalingDocument,
+    folder: Path,
+    rows: list[PredictedRow],
+    document: PredictionDocument,
+    command: list[str] | None,
 ) -> list[str]:
     """What makes the points and the prediction hard to compare."""
     found = []
     names = {Path(run).name for run in document.runs}
-    if is_own_command(study.command, "replay") and not names & {Path(word).name for word in study.command[2:]}:
+    is_replay = is_own_command(study.command, "replay")
+    if is_replay and not names & {Path(word).name for word in study.command[2:]}:
         found.append(f"{folder} replays another recording than {', '.join(sorted(names))}")
     own = images_of_a_rank(rows)
     predicted = images_of_a_rank(document.rows)
+    if None in (own, predicted) and not is_replay and command not in (None, study.command):
+        found.append(
+            f"{folder} measured another command than the recorded job's, and its images a rank and step are unknown: its "
+            "points may belong to another job"
+        )
     if own is not None and predicted is not None and abs(own / predicted - 1) > SAME_WORK:
         found.append(
             f"{folder} has {own:.4g} images a rank and step, the recorded job {predicted:.4g}: "

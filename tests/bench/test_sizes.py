@@ -144,6 +144,7 @@ def test_too_little_memory_is_rejected_with_the_calculation() -> None:
 
 def test_select_back_ends_by_name() -> None:
     assert [one.name for one in select([], "mpich")] == ["mpich"]
+    assert [one.name for one in select(["mpich,mpi,horovod", "horovod-mpich"], "mpich")] == ["mpich", "horovod-mpich"]
     assert [one.name for one in select(["mpi,gloo", "horovod", "gloo"], "openmpi")] == [
         *("openmpi", "gloo", "horovod-openmpi"),
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.cli.commands.report import report
+from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 
 
@@ -18,3 +19,9 @@ def test_the_trace_of_two_runs_is_of_the_last_one(
     report([Path("before"), Path("after")], output=Path("page.html"), trace=Path("trace.json"))
     assert traced == [Path("after")]
     assert capsys.readouterr().err == "report: page.html\ntrace of after: trace.json\n"
+
+
+def test_page_and_trace_need_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "open", RunFolder)
+    with pytest.raises(RequestError, match=r"--trace page\.html: the page is written to this file"):
+        report([Path("run")], output=Path("page.html").absolute(), trace=Path("page.html"))

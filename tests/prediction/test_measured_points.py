@@ -25,6 +25,7 @@ def write_study(
     scaling: Scaling = "weak",
     images: int = IMAGES,
     exposed: float | None = None,
+    unit: str | None = "images/s",
 ) -> Path:
     """A study as `hvscale scale` leaves it: `seconds` of a step by np and repeat."""
     folder.mkdir()
@@ -48,7 +49,7 @@ def write_study(
         np=list(seconds),
         repeats=max(map(len, seconds.values()), default=1),
         base_np=min(seconds, default=1),
-        unit="images/s",
+        unit=unit,
         runs=runs,
     )
     document.tabulate()
@@ -109,6 +110,17 @@ def test_a_study_of_another_job_gives_a_warning(tmp_path: Path) -> None:
     replays, images = document.warnings[known:]
     assert "replays another recording than edsr, replay-4" in replays
     assert f"{2 * IMAGES} images a rank and step" in images
+
+
+def test_a_study_of_another_command_without_images_gives_a_warning(tmp_path: Path) -> None:
+    document, command, other = prediction(), ["python", "train.py"], ["python", "speed.py"]
+    known = len(document.warnings)
+    for number, (studied, unit) in enumerate([(command, None), (other, "images/s"), (REPLAY, None)]):
+        add_measured_rows(document, write_study(tmp_path / str(number), {2: [0.1]}, studied, unit=unit), command)
+    assert document.warnings[known:] == []
+    add_measured_rows(document, write_study(tmp_path / "other", {2: [0.1]}, other, unit=None), command)
+    [warning] = document.warnings[known:]
+    assert "other measured another command than the recorded job's" in warning
 
 
 def test_folders_that_cannot_be_used_are_one_line_errors(tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ def test_every_kind_of_problem_is_found(hvscale: Run, div2k: Path) -> None:
     assert table.returncode == 2
     assert "8 problems in 16 images" in table.stderr
     assert "201x150" in table.stdout
+    Image.open(hr / "0006.png").crop((0, 0, 403, 31)).save(hr / "0006.png")
+    small = hvscale("data", "check", hr, "--patch-size", "4")
+    assert "403x31: too small for every scale, with low-resolution images of at least 16x16" in small.stdout
 
 
 def sixteen_bit_rgb(file: Path, pixels: Any) -> None:

@@ -122,7 +122,7 @@ def predict(
     with spinner("predicting"):
         document = predict(folders, request)
     if measured is not None:
-        add_measured_rows(document, measured)
+        add_measured_rows(document, measured, folders[0].read().command)
     folder = new_folder(run, folders[0])
     save(document, folder, measured)
     print_warnings(document.warnings)

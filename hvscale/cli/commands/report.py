@@ -47,6 +47,8 @@ def report(
         raise RequestError("--ranks chooses the ranks of a trace: give --trace FILE too")
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
+    if trace is not None and trace.absolute() == page.absolute():
+        raise RequestError(f"--trace {trace}: the page is written to this file: give another one")
     with progress_bar():
         incomplete = write_report(folders, page, bins)
         left_out = write_trace(folders[-1], trace, ranks) if trace is not None else None

@@ -1,8 +1,9 @@
 """tune.json: the trials of a study, and its proof."""
 
+from math import inf
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from hvscale.core.run_folder import Library
 from hvscale.core.statistics import Estimate
@@ -30,6 +31,13 @@ class Trial(BaseModel):
     seconds: float
     throughput: Estimate | None = None
     problem: str | None = None
+
+    @field_validator("throughput")
+    @classmethod
+    def positive(cls, throughput: Estimate | None) -> Estimate | None:
+        if throughput is not None and not 0 < throughput.mean < inf:
+            raise ValueError(f"{throughput.mean} is not a throughput")
+        return throughput
 
 
 class KnobChoice(BaseModel):

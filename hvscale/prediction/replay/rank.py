@@ -7,6 +7,7 @@ import time
 import zlib
 from collections import deque
 from io import TextIOWrapper
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -71,7 +72,10 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
             lines.write(durations[-1], exposed)
     rank.check_results()
     if hvd.rank() == 0:
-        shown = 1000 * median(durations), 1000 * float(median(gradients.seconds.mean(axis=0).tolist()))
+        # As in the table of `hvscale replay`: rank 0, without the first step.
+        first = min(1, count - 1)
+        repeated = list(islice(cycle(gradients.seconds[0].tolist()), count))
+        shown = 1000 * median(durations[first:]), 1000 * median(repeated[first:])
         basis = f"; {gradients.basis}" if gradients.basis else ""
         print(
             f"replay: {count} steps, median {shown[0]:.1f} ms, --compute {compute}; "

@@ -23,6 +23,7 @@ from hvscale.profiling.read.passes import in_order, pieces
 from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSION
 
 Nanoseconds = NDArray[np.int64]
+LATEST_NS = 2**63 - 1
 MESSAGES_ONLY = "fused messages only, fixed pattern"
 FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
 # Horovod's ranks agree by all-reduces, gathers and broadcasts; these carry a program's data.
@@ -45,7 +46,8 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
 def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
     """A line if each step also sends data by other collectives, which a schedule leaves out.
 
-    The calls are those of the lowest rank in the whole run. Empty where its messages are unknown.
+    The calls are those of the lowest rank between the first step and the last, or in the whole run
+    if its steps are unknown. Empty where its messages are unknown.
     """
     try:
         recording = read_recording(run, ranks=[])
@@ -55,9 +57,12 @@ def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
         return []
     steps = 1 + len(gradients.numbers) + gradients.left_out  # with the first one
     events = recording.events.of_rank(recording.ranks[0])
+    edges = step_edges(recording, read_step_log(run))
+    first, last = (0, LATEST_NS) if edges is None else (int(edges[0]), int(edges[-1]))
+    in_steps = (events.start_ns >= first) & (events.start_ns <= last)
     found = []
     for number, operation in enumerate(events.operations):
-        sizes = events.bytes[events.operation == number]
+        sizes = events.bytes[in_steps & (events.operation == number)]
         if operation in OTHER_DATA and len(sizes) >= steps:
             found.append(f"{operation} {len(sizes) / steps:.1f} times ({human_bytes(int(sizes.sum() / steps))})")
     if not found:

@@ -6,14 +6,14 @@ collectives send.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from hvscale.core.errors import RequestError
 from hvscale.core.line_files import damaged_lines, read_lines
+from hvscale.core.numbers import StepImages, StepSeconds
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.passes import pieces
@@ -55,8 +55,8 @@ class _StepLine(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    seconds: Annotated[float, Field(gt=0, lt=1e9)]
-    images: Annotated[float, Field(ge=0)] | None = None
+    seconds: StepSeconds
+    images: StepImages | None = None
     communication_seconds: float | None = None
 
 

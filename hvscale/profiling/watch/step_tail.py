@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from hvscale.core.files import open_regular
+from hvscale.core.numbers import StepImages, StepSeconds
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.watch.document import ExposedNow, StepsNow
 
@@ -19,10 +20,10 @@ class _Line(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    seconds: Annotated[float, Field(gt=0, lt=1e9)]
+    seconds: StepSeconds
     step: Annotated[int, Field(ge=1)] | None = None
     steps: Annotated[int, Field(ge=1)] | None = None
-    images: Annotated[float, Field(ge=0)] | None = None
+    images: StepImages | None = None
     communication_seconds: float | None = None
     loss: float | None = None
 

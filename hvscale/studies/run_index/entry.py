@@ -9,12 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 
 from hvscale.core.documents import parse_json
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import open_regular, read_bytes
 from hvscale.core.folder_lock import is_abandoned
+from hvscale.core.numbers import StepImages, StepSeconds
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, OPEN_STATES, RunFolder, RunRecord
 from hvscale.studies.run_index.communication import communication_share
 from hvscale.studies.throughput import from_result, from_steps
@@ -169,8 +170,8 @@ class _Step(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    seconds: Annotated[float, Field(gt=0, lt=1e9)]
-    images: Annotated[float, Field(ge=0)]
+    seconds: StepSeconds
+    images: StepImages
 
 
 def recent_throughput(run: RunFolder) -> float | None:

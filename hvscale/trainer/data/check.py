@@ -25,6 +25,7 @@ from hvscale.trainer.data.images import (
     open_image,
     why_unreadable,
 )
+from hvscale.trainer.data.pairs import MIN_LR_SIDE
 from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
 Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "unknown range", "too small"]
@@ -110,10 +111,11 @@ def _hr_problems(file: Path, patch_size: int) -> list[Problem]:
         return [pixels]
     problems = list(_depth_problems(file))
     height, width = pixels.shape[:2]
-    largest = min(height, width) // patch_size
+    side = max(patch_size, MIN_LR_SIDE)
+    largest = min(height, width) // side
     if largest < max(SCALES):
         until = f"enough for x{largest}" if largest >= min(SCALES) else "too small for every scale"
-        detail = f"{width}x{height}: {until}, with patches of {patch_size}x{patch_size}"
+        detail = f"{width}x{height}: {until}, with low-resolution images of at least {side}x{side}"
         problems.append(Problem(file=file, kind="too small", detail=detail))
     return problems
 

@@ -18,6 +18,8 @@ from hvscale.trainer.data.sources import ImagePair
 
 T = TypeVar("T")
 SYNTHETIC_PHOTOS = 4
+# Smaller low-resolution photos have too few pixels left for validation after shaving the border.
+MIN_LR_SIDE = 16
 
 
 @dataclass(frozen=True)

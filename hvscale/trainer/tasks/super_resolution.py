@@ -14,14 +14,11 @@ from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, Tra
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import CACHE_OPTIONS, DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
-from hvscale.trainer.data.pairs import Photo
+from hvscale.trainer.data.pairs import MIN_LR_SIDE, Photo
 from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, parse_range, select_numbers, split
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
-
-# Smaller low-resolution photos have too few pixels left for validation after shaving the border.
-MIN_LR_SIDE = 16
 
 
 class SuperResolution:

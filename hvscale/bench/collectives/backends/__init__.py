@@ -76,7 +76,7 @@ def select(words: list[str], mpi: str) -> list[Backend]:
     """
     aliases = {"mpi": mpi, "horovod": f"horovod-{mpi}"}
     names = [name.strip() for word in words for name in word.split(",")] or [mpi]
-    return [find_backend(aliases.get(name, name)) for name in dict.fromkeys(names)]
+    return [find_backend(name) for name in dict.fromkeys(aliases.get(name, name) for name in names)]
 
 
 def check_mpi(mpi: str, started_by: Collection[str]) -> None:
