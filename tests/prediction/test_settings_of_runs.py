@@ -9,7 +9,7 @@ import pytest
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import MIB
 from hvscale.prediction.model.costs import HorovodSettings
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.predict import measured_run
 from tests.prediction.model.test_measured_costs import RING, samples
 from tests.prediction.model.test_slowed_computing_runs import TRAINING, make_recording, make_run
@@ -18,7 +18,7 @@ REPLAY = ["hvscale", "replay", "job"]
 CYCLE, FUSION = "HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD"
 
 
-def settings(run: RunFolder, recorded: RunFolder, job: Job) -> HorovodSettings:
+def settings(run: RunFolder, recorded: RunFolder, job: PredictedJob) -> HorovodSettings:
     return measured_run(run, recorded, job, samples(RING, 4)).horovod
 
 
