@@ -47,7 +47,7 @@ from hvscale.core.units import MIB
 from hvscale.launch.supervision.processes import adopt_orphans
 from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.horovod_loop import simulate
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.model.measured_costs import MeasuredCosts, burst_left, fit_costs
 from hvscale.prediction.model.samples import SETUP_STEPS, Samples, run_samples
 from hvscale.prediction.predict import PredictionRequest, predict
@@ -442,7 +442,7 @@ def misplaced_bytes(measured: Floats, predicted: Floats) -> float:
 
 
 def naive_predictors(
-    job: Job, costs: MeasuredCosts, cell: Cell, fitted: Sequence[RunFolder]
+    job: PredictedJob, costs: MeasuredCosts, cell: Cell, fitted: Sequence[RunFolder]
 ) -> list[Callable[[int], float]]:
     """Seconds of a step by np: without overlap, with full overlap, and by Amdahl's law.
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples
 from hvscale.prediction.predict import CHAINS, STEPS
@@ -98,14 +98,14 @@ def processor_seconds() -> float:
     return own + children + system + system_of_children
 
 
-def made_up(tensors: int) -> Job:
+def made_up(tensors: int) -> PredictedJob:
     generator = np.random.default_rng(0)
     shares = generator.lognormal(0, 1.5, tensors)
     sizes = (shares / shares.sum() * GRADIENT_BYTES / 4).astype(np.int64) * 4 + 4
     shape = RECORDED_RANKS, RECORDED_STEPS
     ready = np.cumsum(generator.exponential(1, (*shape, tensors)), axis=2)
     ready *= STEP_SECONDS / ready[..., -1:] * (1 + 0.05 * generator.standard_normal((*shape, 1)))
-    return Job(
+    return PredictedJob(
         name="made up",
         names=[str(number) for number in range(tensors)],
         dtypes=["float32"] * tensors,

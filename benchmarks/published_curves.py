@@ -26,7 +26,7 @@ from hvscale.prediction.explained import explained_by_communication
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.documented_job import GradientType, Variation, model_job
 from hvscale.prediction.model.horovod_loop import simulate
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.networks import LONGEST_START_UP, SLOWEST_LINK, DocumentedCosts, load_network
 
 MIB = 1 << 20
@@ -53,7 +53,7 @@ class Curve:
     dtype: GradientType = "float32"
     options: Mapping[str, int] = field(default_factory=dict)
 
-    def job(self, variation: float) -> Job:
+    def job(self, variation: float) -> PredictedJob:
         return cached_job(
             self.model, self.images_per_second, self.batch, self.dtype, variation, tuple(self.options.items())
         )
@@ -72,7 +72,7 @@ def cached_job(
     dtype: GradientType,
     variation: float,
     options: tuple[tuple[str, int], ...],
-) -> Job:
+) -> PredictedJob:
     return model_job(
         model,
         images_per_second=images_per_second,
@@ -146,7 +146,7 @@ CURVES = [
 ]
 
 
-def efficiency(job: Job, settings: HorovodSettings, costs: DocumentedCosts, ranks: int) -> float:
+def efficiency(job: PredictedJob, settings: HorovodSettings, costs: DocumentedCosts, ranks: int) -> float:
     if ranks == 1:
         return 1.0
     simulation = simulate(job, settings, costs, ranks, chains=16, steps=24)

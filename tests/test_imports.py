@@ -1,4 +1,4 @@
-"""Import rules: subpackages import only lower ones, no cycles, and no controller in a rank."""
+"""Import rules (only lower subpackages, no cycles, no controller in a rank), and class names."""
 
 import ast
 import subprocess
@@ -88,6 +88,25 @@ def test_there_are_no_import_cycles() -> None:
         TopologicalSorter(IMPORTS).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def public_classes(name: str) -> list[str]:
+    """A module's public classes and types of the form `Kind = Literal[...]`, at its top level."""
+    found = []
+    for node in ast.parse(FILES[name].read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
+            found += [ast.unparse(target) for target in node.targets]
+    return [one for one in found if not one.startswith("_")]
+
+
+def test_each_public_class_name_is_used_once() -> None:
+    modules: dict[str, list[str]] = {}
+    for name in FILES:
+        for one in public_classes(name):
+            modules.setdefault(one, []).append(name)
+    assert {one: places for one, places in modules.items() if len(places) > 1} == {}
 
 
 def test_a_rank_does_not_load_the_controller() -> None:

@@ -6,11 +6,11 @@ import sys
 
 from hvscale.cli.console import print_message, print_text
 from hvscale.cli.watch_view import key_waiter
-from hvscale.profiling.watch.sampler import Sampler
+from hvscale.profiling.watch.sampler import WatchSampler
 from hvscale.studies.run_watch.server import WatchServer
 
 
-def serve_page(sampler: Sampler, interval: float, port: int) -> None:
+def serve_page(sampler: WatchSampler, interval: float, port: int) -> None:
     """Serve the page until Ctrl-C or `q`, also after the run has ended.
 
     Raises RequestError if the port cannot be used.

@@ -17,7 +17,7 @@ from rich.text import Text
 from hvscale.cli.console import print_message, print_text, results
 from hvscale.core.plain_rich import FullScreen
 from hvscale.profiling.watch.document import Watch
-from hvscale.profiling.watch.sampler import Sampler
+from hvscale.profiling.watch.sampler import WatchSampler
 from hvscale.studies.run_watch.text import (
     calls_table,
     facts,
@@ -81,7 +81,7 @@ def _wait_for_key(keyboard: int, seconds: float) -> bool:
     return False
 
 
-def watch_live(sampler: Sampler, interval: float) -> None:
+def watch_live(sampler: WatchSampler, interval: float) -> None:
     """Show the run on the whole screen until it ends or the user leaves."""
     console = results()
     sample: Watch | None = None
@@ -98,7 +98,7 @@ def watch_live(sampler: Sampler, interval: float) -> None:
         print_state(sample)
 
 
-def watch_plainly(sampler: Sampler, interval: float) -> None:
+def watch_plainly(sampler: WatchSampler, interval: float) -> None:
     """Print a line for each interval until the run ends, and then its last state."""
     while not (sample := sampler.sample()).has_ended:
         print_text(summary_line(sample))
@@ -107,7 +107,7 @@ def watch_plainly(sampler: Sampler, interval: float) -> None:
     print_state(sample)
 
 
-def sample_once(sampler: Sampler, interval: float) -> Watch:
+def sample_once(sampler: WatchSampler, interval: float) -> Watch:
     """A sample of one interval; of a run that has ended, at once."""
     sample = sampler.sample()
     if not sample.has_ended:

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
+from hvscale.studies.document import ResultSource
 
-Source = Literal["measured", "replayed", "predicted", "documented"]
 CONFIDENCE = 0.9  # of all intervals
 
 
@@ -46,7 +46,7 @@ class PredictedRow(BaseModel):
     """
 
     np: int
-    source: Source
+    source: ResultSource
     extrapolation: float = 1.0
     step_seconds: float
     step_seconds_low: float | None = None
@@ -65,7 +65,7 @@ class PredictedRow(BaseModel):
     messages: list[MessageSizes] = []
 
 
-class Check(BaseModel):
+class PredictionCheck(BaseModel):
     """A measured number of ranks, predicted from the runs on other numbers of ranks."""
 
     np: int
@@ -94,7 +94,7 @@ class StepTimeline(BaseModel):
     """
 
     np: int
-    source: Source
+    source: ResultSource
     step_seconds: float
     ready_seconds: list[float]
     messages: list[TimedMessage]
@@ -124,7 +124,7 @@ class PredictionDocument(VersionedDocument):
     """One for each np, smallest first: measured where it was measured."""
     predicted_beside: list[PredictedRow] = []
     """What the model predicts for the np whose rows are measured or replayed."""
-    checks: list[Check] = []
+    checks: list[PredictionCheck] = []
     explained: str | None = None
     """Whether communication explains the measured curve, in a sentence; None without one."""
     timelines: list[StepTimeline] = []

@@ -9,7 +9,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.units import human_share
 from hvscale.prediction.document import PredictedRow
 
-Verdict = Literal["explained", "not-caused-by-communication", "faster-than-predicted", "no-loss"]
+ExplanationVerdict = Literal["explained", "not-caused-by-communication", "faster-than-predicted", "no-loss"]
 TOLERANCE = 0.02  # of efficiency: what repeated measurements differ by, and a loss worth a cause
 
 
@@ -23,14 +23,14 @@ class ExplainedPoint(BaseModel):
     predicted_efficiency_high: float
     unexplained: float
     """Loss beyond the predicted band, as a share of the reference throughput; 0 within the band."""
-    verdict: Verdict
+    verdict: ExplanationVerdict
 
 
 class ExplainedCurve(BaseModel):
     """A measured curve beside the predicted one. `sentence`: the verdict in words."""
 
     reference_np: int
-    verdict: Verdict
+    verdict: ExplanationVerdict
     sentence: str
     points: list[ExplainedPoint]
 
@@ -79,7 +79,7 @@ def compare_point(
     central = row.scaling_efficiency / reference.scaling_efficiency
     lowest, highest = (relative_bound(row, reference, bound) for bound in ("low", "high"))
     low, high = min(lowest, highest, central), max(lowest, highest, central)
-    verdict: Verdict = "explained"
+    verdict: ExplanationVerdict = "explained"
     if efficiency < low - tolerance:
         verdict = "not-caused-by-communication"
     elif efficiency > high + tolerance:
@@ -106,14 +106,14 @@ def relative_bound(row: PredictedRow, reference: PredictedRow, bound: Literal["l
     return float(above / below)
 
 
-def verdict_of(points: Sequence[ExplainedPoint]) -> Verdict:
+def verdict_of(points: Sequence[ExplainedPoint]) -> ExplanationVerdict:
     """The verdict of the curve: an unexplained loss first, else that of the largest np."""
     if any(point.verdict == "not-caused-by-communication" for point in points):
         return "not-caused-by-communication"
     return points[-1].verdict
 
 
-def sentence_of(verdict: Verdict, points: Sequence[ExplainedPoint], reference: int) -> str:
+def sentence_of(verdict: ExplanationVerdict, points: Sequence[ExplainedPoint], reference: int) -> str:
     point = max(points, key=lambda one: one.unexplained) if verdict == "not-caused-by-communication" else points[-1]
     low, high = human_share(point.predicted_efficiency_low), human_share(point.predicted_efficiency_high)
     band = f"{low} %" if low == high else f"{low} to {high} %"

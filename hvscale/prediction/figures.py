@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hvscale.core.units import human_bytes, human_number, human_seconds, is_narrow
-from hvscale.prediction.document import PredictedRow, PredictionDocument, Source, StepTimeline, TimedMessage
+from hvscale.prediction.document import PredictedRow, PredictionDocument, StepTimeline, TimedMessage
 from hvscale.prediction.tables import LOSS_NAMES, describe_source, has_images, is_extrapolated, step_shares
 from hvscale.report.figures import (
     BLUE,
@@ -26,9 +26,10 @@ from hvscale.report.figures import (
     style,
     style_bars,
 )
+from hvscale.studies.document import ResultSource
 
-POINTS: dict[Source, tuple[str, str]] = {"measured": (BLUE, "circle"), "replayed": (GREEN, "diamond")}
-CURVES: dict[Source, str] = {"predicted": ORANGE, "documented": PINK}
+POINTS: dict[ResultSource, tuple[str, str]] = {"measured": (BLUE, "circle"), "replayed": (GREEN, "diamond")}
+CURVES: dict[ResultSource, str] = {"predicted": ORANGE, "documented": PINK}
 LOSS_COLOURS = dict(zip(LOSS_NAMES, (GREY, YELLOW, BLUE, PINK, GREEN), strict=True))
 RECORDED = "recorded"  # the name of a timeline that was measured
 MOST_TICKS = 8  # more overlap on a narrow screen
@@ -37,7 +38,7 @@ CURVE_PIXELS, LANE_PIXELS = 400, 46
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """One row in one figure. `low`, `high`: None without a useful interval."""
 
     row: PredictedRow
@@ -82,7 +83,7 @@ def throughput(document: PredictionDocument) -> go.Figure:
     return figure
 
 
-def _throughput_point(row: PredictedRow, with_images: bool) -> Point:
+def _throughput_point(row: PredictedRow, with_images: bool) -> PlotPoint:
     if with_images and row.images_per_second is not None:
         return _point(row, row.images_per_second, row.images_per_second_low, row.images_per_second_high, " images/s")
     limits = (row.scaling_efficiency_low, row.scaling_efficiency_high)
@@ -104,22 +105,22 @@ def efficiency(document: PredictionDocument) -> go.Figure:
     return figure
 
 
-def _efficiency_point(row: PredictedRow) -> Point:
+def _efficiency_point(row: PredictedRow) -> PlotPoint:
     limits = (row.scaling_efficiency_low, row.scaling_efficiency_high)
     low, high = (None if limit is None else 100 * limit for limit in limits)
     return _point(row, 100 * row.scaling_efficiency, low, high, " %")
 
 
-def _point(row: PredictedRow, value: float, low: float | None, high: float | None, unit: str) -> Point:
+def _point(row: PredictedRow, value: float, low: float | None, high: float | None, unit: str) -> PlotPoint:
     text, limits = human_number(value, 4), ""
     if low is not None and high is not None and is_narrow(low, high):
         limits = f"<br>{human_number(low, 4)} to {human_number(high, 4)}{unit if unit == ' %' else ''}"
     else:
         low = high = None
-    return Point(row, value, low, high, f"np {row.np}, {describe_source(row)}<br>{text}{unit}{limits}")
+    return PlotPoint(row, value, low, high, f"np {row.np}, {describe_source(row)}<br>{text}{unit}{limits}")
 
 
-def _add_points(figure: go.Figure, points: Sequence[Point], confidence: float) -> None:
+def _add_points(figure: go.Figure, points: Sequence[PlotPoint], confidence: float) -> None:
     """The curves with their bands, and the measured and replayed points above them."""
     measured = [point for point in points if point.row.source in POINTS]
     for source, colour in CURVES.items():
@@ -141,7 +142,12 @@ def _add_points(figure: go.Figure, points: Sequence[Point], confidence: float) -
 
 
 def _add_curve(
-    figure: go.Figure, curve: Sequence[Point], start: Point | None, source: Source, colour: str, confidence: float
+    figure: go.Figure,
+    curve: Sequence[PlotPoint],
+    start: PlotPoint | None,
+    source: ResultSource,
+    colour: str,
+    confidence: float,
 ) -> None:
     """A line that is dashed beyond the measured np, and its interval as a band.
 
@@ -176,7 +182,7 @@ def _add_curve(
         figure.add_scatter(**_hovering([*known[-1:], *far]), name="extrapolated", **look, **(bars if not known else {}))
 
 
-def _hovering(points: Sequence[Point]) -> dict[str, Any]:
+def _hovering(points: Sequence[PlotPoint]) -> dict[str, Any]:
     return {
         "x": [point.np for point in points],
         "y": [point.value for point in points],
@@ -185,7 +191,7 @@ def _hovering(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _bars(points: Sequence[Point], colour: str) -> dict[str, Any]:
+def _bars(points: Sequence[PlotPoint], colour: str) -> dict[str, Any]:
     above = [0.0 if point.high is None else max(0.0, point.high - point.value) for point in points]
     below = [0.0 if point.low is None else max(0.0, point.value - point.low) for point in points]
     return error_bars(colour, above, below)

@@ -24,7 +24,7 @@ SAME_WORK = 0.01  # relative difference of images in a step
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepMeans:
     """Means over the steps of one run, in seconds. `exposed`: None if the run did not log it."""
 
     seconds: float
@@ -93,7 +93,7 @@ def rows_of(study: ScalingDocument, folder: Path, compute_seconds: float) -> lis
     Intervals are over fresh starts; None for a single start. Raises RequestError if the study does
     not record the time of a step.
     """
-    by_np: dict[int, list[tuple[float, Steps]]] = {}
+    by_np: dict[int, list[tuple[float, StepMeans]]] = {}
     measured = throughputs(study)
     for (run, throughput), steps in zip(measured, steps_of(measured, folder, compute_seconds), strict=True):
         by_np.setdefault(run.np, []).append((throughput, steps))
@@ -109,7 +109,9 @@ def throughputs(study: ScalingDocument) -> list[tuple[ScalingRun, float]]:
     ]
 
 
-def row_of(study: ScalingDocument, np_: int, runs: list[tuple[float, Steps]], compute_seconds: float) -> PredictedRow:
+def row_of(
+    study: ScalingDocument, np_: int, runs: list[tuple[float, StepMeans]], compute_seconds: float
+) -> PredictedRow:
     step = estimate([steps.seconds for _, steps in runs], CONFIDENCE)
     efficiency = inverse(step).times(compute_seconds)
     images = estimate([throughput for throughput, _ in runs], CONFIDENCE) if study.unit == IMAGES_UNIT else None
@@ -133,7 +135,7 @@ def inverse(found: Estimate) -> Estimate:
     )
 
 
-def steps_of(measured: list[tuple[ScalingRun, float]], folder: Path, compute_seconds: float) -> list[Steps]:
+def steps_of(measured: list[tuple[ScalingRun, float]], folder: Path, compute_seconds: float) -> list[StepMeans]:
     """The steps of each run: from steps.jsonl, or from the throughput over that of one rank."""
     logged = [logged_steps(RunFolder(folder / run.folder)) for run, _ in measured]
     known = [steps for steps in logged if steps is not None]
@@ -146,10 +148,10 @@ def steps_of(measured: list[tuple[ScalingRun, float]], folder: Path, compute_sec
             "Measure again with np 1 among --np"
         )
     base = estimate(alone).mean
-    return [Steps(compute_seconds * run.np * base / throughput, None) for run, throughput in measured]
+    return [StepMeans(compute_seconds * run.np * base / throughput, None) for run, throughput in measured]
 
 
-def logged_steps(run: RunFolder) -> Steps | None:
+def logged_steps(run: RunFolder) -> StepMeans | None:
     """Means over the steps of steps.jsonl after the first ones; None if the run has none."""
     log = read_step_log(run)
     if log is None or not len(log.seconds):
@@ -157,7 +159,7 @@ def logged_steps(run: RunFolder) -> Steps | None:
     first = WARMUP_STEPS if len(log.seconds) > WARMUP_STEPS else 0
     exposed = log.exposed_seconds[first:]
     known = exposed[np.isfinite(exposed)]
-    return Steps(float(log.seconds[first:].mean()), float(known.mean()) if len(known) else None)
+    return StepMeans(float(log.seconds[first:].mean()), float(known.mean()) if len(known) else None)
 
 
 def warnings_of(

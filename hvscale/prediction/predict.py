@@ -15,17 +15,16 @@ from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.prediction.document import (
     CONFIDENCE,
-    Check,
     Loss,
     MessageSizes,
     PredictedRow,
+    PredictionCheck,
     PredictionDocument,
-    Source,
     StepTimeline,
 )
 from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.model.measured_costs import (
     ALGORITHM_NAMES,
     FEWEST_RANKS,
@@ -44,6 +43,7 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.messages import FUSION_OFF
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.gradients_file import read_gradients
+from hvscale.studies.document import ResultSource
 
 Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
@@ -153,7 +153,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     return document
 
 
-class Measurements(NamedTuple):
+class SelectedMeasurements(NamedTuple):
     """What was measured of the library and link to predict.
 
     `profiled`: runs with their all-reduces. `samples`: those that costs are fitted to, from runs
@@ -167,7 +167,7 @@ class Measurements(NamedTuple):
 
 def measurements(
     runs: Sequence[RunFolder], recorded: RunFolder, settings: PredictedSettings, request: PredictionRequest
-) -> Measurements:
+) -> SelectedMeasurements:
     """Choose what was measured. Raises RequestError if nothing answers the request."""
     profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
@@ -180,10 +180,10 @@ def measurements(
     samples = [one for _, one in profiled]
     samples += with_algorithm(tables, samples, settings.algorithm)
     used = [] if request.costs is not None else undisturbed(matching_samples(samples, settings, request))
-    return Measurements(profiled, used, left_out)
+    return SelectedMeasurements(profiled, used, left_out)
 
 
-def without_messages(runs: Sequence[RunFolder], found: Measurements) -> list[str]:
+def without_messages(runs: Sequence[RunFolder], found: SelectedMeasurements) -> list[str]:
     """A warning for each run on several ranks of which nothing is used."""
     used = [*(run for run, _ in found.profiled), *found.left_out]
     return [
@@ -268,7 +268,7 @@ def first_recorded(runs: Sequence[RunFolder]) -> RunFolder:
     return recorded[0] if recorded else runs[0]
 
 
-def measured_run(run: RunFolder, recorded: RunFolder, job: Job, samples: Samples) -> MeasuredRun:
+def measured_run(run: RunFolder, recorded: RunFolder, job: PredictedJob, samples: Samples) -> MeasuredRun:
     """The known steps of a run of the job, and what it was measured with.
 
     `job`: as read from `recorded`, which knows its steps even if the program wrote no steps.jsonl.
@@ -286,7 +286,7 @@ def measured_run(run: RunFolder, recorded: RunFolder, job: Job, samples: Samples
     )
 
 
-def horovod_variables(run: RunFolder, recorded: RunFolder, job: Job) -> Mapping[str, str]:
+def horovod_variables(run: RunFolder, recorded: RunFolder, job: PredictedJob) -> Mapping[str, str]:
     """The variables of Horovod that a run of the job had.
 
     `job`: as read from `recorded`, whose variables a replay takes unless it is given others.
@@ -373,9 +373,9 @@ def perturbed(costs: Costs) -> Costs:
 
 def leave_one_out(
     computing: Computing, samples: list[Samples], measured: list[MeasuredRun], algorithm: str
-) -> list[Check]:
+) -> list[PredictionCheck]:
     """Predict each measured np from the others, with the algorithm that fits all of them."""
-    checks: list[Check] = []
+    checks: list[PredictionCheck] = []
     known = {(one.np, one.algorithm) for one in samples}
     for run in measured:
         others = [one for one in samples if one.np != run.np and len(one.bytes)]
@@ -389,12 +389,14 @@ def leave_one_out(
         )
         predicted, real = float(simulation.step.mean()), float(run.seconds.mean())
         checks.append(
-            Check(np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1))
+            PredictionCheck(
+                np=run.np, step_seconds=real, predicted_seconds=predicted, error_percent=100 * (predicted / real - 1)
+            )
         )
     return checks
 
 
-def computed(computing: Computing, run: MeasuredRun, costs: Costs) -> Job:
+def computed(computing: Computing, run: MeasuredRun, costs: Costs) -> PredictedJob:
     """What the ranks of a measured run compute: a replay takes the times that were recorded."""
     if run.is_replay:
         return computing.recorded.replayed(run.np, len(run.seconds) + SETUP_STEPS)
@@ -402,7 +404,7 @@ def computed(computing: Computing, run: MeasuredRun, costs: Costs) -> Job:
 
 
 def predicted_row(
-    job: Job,
+    job: PredictedJob,
     simulation: Simulation,
     np_: int,
     residual: float,
@@ -426,7 +428,7 @@ def predicted_row(
     compute = job.compute_seconds
     exposed = float((simulation.step - simulation.compute).mean())
     slowest = float((simulation.compute + simulation.slowest_rank).mean()) - compute - slowed_seconds
-    source: Source = "predicted" if largest else "documented"
+    source: ResultSource = "predicted" if largest else "documented"
     return PredictedRow(
         np=np_,
         source=source,
@@ -446,7 +448,7 @@ def predicted_row(
     )
 
 
-def figures(job: Job, np_: int, step: float, low: float | None, high: float | None) -> dict[str, Any]:
+def figures(job: PredictedJob, np_: int, step: float, low: float | None, high: float | None) -> dict[str, Any]:
     """The columns that follow from a step's seconds."""
     compute, images = job.compute_seconds, None if job.images is None else job.images * np_
 
@@ -467,7 +469,7 @@ def figures(job: Job, np_: int, step: float, low: float | None, high: float | No
     }
 
 
-def with_measured(row: PredictedRow, job: Job, run: MeasuredRun, compute_seconds: float) -> PredictedRow:
+def with_measured(row: PredictedRow, job: PredictedJob, run: MeasuredRun, compute_seconds: float) -> PredictedRow:
     """The row of a measured run: its steps, and the predicted parts.
 
     `job`: as it computes without messages. `compute_seconds`: of a step of the run.
@@ -529,7 +531,9 @@ def timelines(
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]
 
 
-def warnings(job: Job, settings: PredictedSettings, request: PredictionRequest, measured: Measurements) -> list[str]:
+def warnings(
+    job: PredictedJob, settings: PredictedSettings, request: PredictionRequest, measured: SelectedMeasurements
+) -> list[str]:
     """What limits the prediction, a sentence each."""
     found = list(job.warnings)
     if request.costs is not None:

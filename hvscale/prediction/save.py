@@ -47,10 +47,10 @@ def save(document: PredictionDocument, folder: Path, study: Path | None = None) 
 
 def write_rows(document: PredictionDocument, path: Path) -> None:
     """Write the rows to a CSV file. Raises RequestError if it cannot be written."""
-    write_csv(path, [CsvRow.of(row) for row in document.rows])
+    write_csv(path, [PredictionCsvRow.of(row) for row in document.rows])
 
 
-class CsvRow(PredictedRow):
+class PredictionCsvRow(PredictedRow):
     """A row with the parts of its loss as columns of their own."""
 
     loss: Loss | None = Field(default=None, exclude=True)
@@ -62,6 +62,6 @@ class CsvRow(PredictedRow):
     slowed_computing_seconds: float | None = None
 
     @classmethod
-    def of(cls, row: PredictedRow) -> "CsvRow":
+    def of(cls, row: PredictedRow) -> "PredictionCsvRow":
         parts = {} if row.loss is None else row.loss.model_dump()
         return cls(**{**row.model_dump(exclude={"loss", "messages"}), **parts})

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
 from hvscale.core.units import human_bytes, human_interval, human_number, human_range, human_seconds
-from hvscale.prediction.document import PredictedRow, PredictionDocument, Source
+from hvscale.prediction.document import PredictedRow, PredictionDocument
 from hvscale.report.tables import TableModel
+from hvscale.studies.document import ResultSource
 from hvscale.studies.run_report.compare_tables import human_calls
 
 LOSS_NAMES: dict[str, str] = {
@@ -32,7 +33,7 @@ def prediction_table(document: PredictionDocument) -> TableModel:
         largest = round(extrapolated.np / extrapolated.extrapolation)
         caption.append(f"x 2: at twice the largest np whose messages were measured, {largest}")
     groups: dict[str, list[list[str]]] = {}
-    for heading in dict.fromkeys((*get_args(Source), EXTRAPOLATED)):
+    for heading in dict.fromkeys((*get_args(ResultSource), EXTRAPOLATED)):
         own = [_cells(row, with_images) for row in rows if heading_of(row) == heading]
         if own:
             groups[heading] = own

@@ -6,12 +6,13 @@ import numpy as np
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.prediction.document import Source, StepTimeline, TimedMessage
+from hvscale.prediction.document import StepTimeline, TimedMessage
 from hvscale.prediction.model.horovod_loop import Simulation
 from hvscale.profiling.compare import read_profiled_run
+from hvscale.studies.document import ResultSource
 
 
-def predicted_timeline(simulation: Simulation, np_: int, source: Source) -> StepTimeline:
+def predicted_timeline(simulation: Simulation, np_: int, source: ResultSource) -> StepTimeline:
     """The last simulated step."""
     line = simulation.timeline
     return StepTimeline(
@@ -27,7 +28,7 @@ def predicted_timeline(simulation: Simulation, np_: int, source: Source) -> Step
     )
 
 
-def measured_timeline(run: RunFolder, source: Source) -> StepTimeline | None:
+def measured_timeline(run: RunFolder, source: ResultSource) -> StepTimeline | None:
     """The step of median length of the lowest rank; None if the run has no steps or messages."""
     try:
         profiled = read_profiled_run(run)

@@ -20,12 +20,12 @@ from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording, require_complete
 from hvscale.profiling.analyze.grouping import Bins, bin_warnings, parse_bins
-from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, read_step_log, split_by_bytes, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, Part, Recording, Reducer
 from hvscale.profiling.read.passes import PIECE, in_order, in_order_of_start, pieces, reduce_messages
 
-Verdict = Literal["less", "more", "no difference", "unknown"]
+GainVerdict = Literal["less", "more", "no difference", "unknown"]
 Floats = NDArray[np.float64]
 
 SAME_WORK_TOLERANCE = 0.01  # maximum difference of two runs of the same work, as a fraction of bytes or calls
@@ -49,7 +49,7 @@ class Gain(BaseModel):
     gain_percent: float | None
     gain_percent_low: float | None
     gain_percent_high: float | None
-    verdict: Verdict
+    verdict: GainVerdict
 
 
 class ComparisonRow(Gain):
@@ -94,7 +94,7 @@ class ProfiledRun:
     path: str
     record: RunRecord
     recording: Recording
-    log: StepLog | None
+    log: LoggedSteps | None
     edges_ns: NDArray[np.int64] | None
     bytes_per_step: float | None = None  # sent by each rank, if `edges_ns` was derived from them
 
@@ -452,7 +452,7 @@ def _differ(pair: tuple[float, float], reference: float) -> bool:
     return abs(pair[0] - pair[1]) > SAME_WORK_TOLERANCE * reference
 
 
-def _images_per_step(log: StepLog | None) -> float:
+def _images_per_step(log: LoggedSteps | None) -> float:
     known = log.images[~np.isnan(log.images)] if log is not None else np.empty(0)
     return float(np.median(known)) if len(known) else 0.0
 
@@ -476,7 +476,7 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
     seconds_before = float(before.sum() / weights_before.sum())
     seconds_after = float(after.sum() / weights_after.sum())
     gain = low = high = None
-    verdict: Verdict = "unknown"
+    verdict: GainVerdict = "unknown"
     if seconds_before > 0:
         gain = 100 * (1 - seconds_after / seconds_before)
         if min(len(before), len(after)) >= MIN_BLOCKS:

@@ -20,7 +20,7 @@ from hvscale.core.folder_lock import LOCK, FolderLock
 from hvscale.core.run_folder import Host, RunFolder, cannot_write, write_text
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import LaunchOptions
-from hvscale.studies.document import State, StudyDocument
+from hvscale.studies.document import StudyDocument, StudyState
 
 Warn = Callable[[str], None]
 # Launch options that name a file which decides what is measured.
@@ -106,7 +106,7 @@ class Study(ABC, Generic[Document]):
             self.document.warnings.append(text)
             self.tell_user(text)
 
-    def write(self, state: State) -> None:
+    def write(self, state: StudyState) -> None:
         """Write the document, and the page if the study has ended.
 
         Raises RequestError if the folder cannot be written or the disk is full.

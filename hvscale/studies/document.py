@@ -7,7 +7,8 @@ from hvscale.core.documents import VersionedDocument
 from hvscale.core.run_folder import Host
 from hvscale.core.statistics import CONFIDENCE
 
-State = Literal["running", "finished", "failed", "interrupted"]
+StudyState = Literal["running", "finished", "failed", "interrupted"]
+ResultSource = Literal["measured", "replayed", "predicted", "documented"]
 
 
 class StudyDocument(VersionedDocument):
@@ -16,7 +17,7 @@ class StudyDocument(VersionedDocument):
     `files`: SHA-256 of the files that the study was given, by what they are.
     """
 
-    state: str = "running"  # a State, or a study's own word
+    state: str = "running"  # a StudyState, or a study's own word
     folder: str
     host: Host | None = None  # where the study was started
     warnings: list[str] = []

@@ -21,7 +21,7 @@ class ProgressReporter(Protocol):
         """`value`: None if the run failed."""
 
 
-class RunRecord(Protocol):
+class VariantRun(Protocol):
     """One run in the document. `problem`: why it does not count."""
 
     problem: str | None
@@ -29,7 +29,7 @@ class RunRecord(Protocol):
 
 Document = TypeVar("Document", bound=InterleavedDocument)
 Variant = TypeVar("Variant")  # hashable
-Run = TypeVar("Run", bound=RunRecord)
+Run = TypeVar("Run", bound=VariantRun)
 
 
 class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):

@@ -16,7 +16,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.launch.supervision.output import uncoloured_lines_of
 from hvscale.profiling.analyze.steps import read_step_log
 
-Source = Literal["metric", "result.json", "steps.jsonl", "horovod"]
+ThroughputSource = Literal["metric", "result.json", "steps.jsonl", "horovod"]
 NUMBER = r"([0-9][0-9.,]*(?:[eE][-+]?[0-9]+)?)"
 # The last lines of the synthetic benchmarks among Horovod's examples.
 HOROVOD_TOTAL = re.compile(rf"Total img/sec on (\d+) .+?\(s\): {NUMBER}")
@@ -31,7 +31,7 @@ class Throughput:
     """The throughput of all ranks together. `threads_per_rank`: None if it is unknown."""
 
     value: float
-    source: Source
+    source: ThroughputSource
     unit: str | None
     threads_per_rank: int | None = None
 

@@ -25,7 +25,7 @@ from hvscale.core.trainer_defaults import BATCH_SIZE
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "channels-last", "contiguous"]
-Schedule = Literal["constant", "cosine"]
+LearningRateSchedule = Literal["constant", "cosine"]
 OptimizerName = Literal["auto", "adam", "sgd"]
 WandbMode = Literal["off", "offline", "online"]
 BUNDLED = "bundled"
@@ -126,7 +126,7 @@ class TrainConfig(BaseModel):
     """
     weight_decay: FactorOrZero = 0
     """Set the weight decay; 5e-5 is usual for classification."""
-    schedule: Schedule = "constant"
+    schedule: LearningRateSchedule = "constant"
     """Keep the learning rate constant, or decay it to zero along a cosine."""
     warmup_steps: CountOrZero = 0
     """Warm up the learning rate linearly over this many steps: from zero, or with

@@ -17,7 +17,7 @@ from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_
 from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, save_tensors, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.hooks.skipped_steps import SkippedSteps
-from hvscale.trainer.hooks.step_log import StepLog
+from hvscale.trainer.hooks.step_log import StepLogHook
 from hvscale.trainer.hooks.stop_signals import SaveAndStop, StopSignals
 from hvscale.trainer.hooks.time_budget import TimeBudget, images_per_second
 from hvscale.trainer.hooks.trials import TrialHook
@@ -93,7 +93,7 @@ def make_hooks(
     saves = config.checkpoint_every and trials is None  # a trial's checkpoints would replace the user's
     return [
         *([TimeBudget(config.seconds)] if config.seconds is not None else []),
-        StepLog(run, resumed),
+        StepLogHook(run, resumed),
         loggers,
         StopSignals(),
         SkippedSteps(checkpoints),

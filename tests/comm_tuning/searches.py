@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from hvscale.comm_tuning.autotune.rank_side.candidates import JobShape, Space
 from hvscale.comm_tuning.autotune.rank_side.request import Remembered, Settings
-from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Search
+from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, LiveSearch, Outcome
 
 
 class Fixed(Space):
@@ -18,12 +18,12 @@ class Fixed(Space):
         return self.found
 
 
-def among(steps: int, found: Sequence[Settings], remembered: Remembered | None = None) -> Search:
+def among(steps: int, found: Sequence[Settings], remembered: Remembered | None = None) -> LiveSearch:
     """A search among these candidates."""
-    return Search(steps, Fixed(found), remembered)
+    return LiveSearch(steps, Fixed(found), remembered)
 
 
-def drive(search: Search, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
+def drive(search: LiveSearch, times_of: Callable[[Block], BlockTimes]) -> tuple[Outcome, list[Block]]:
     """Run the search to its end; returns its outcome and its blocks."""
     plan, blocks = search.plan(), list[Block]()
     block = next(plan)

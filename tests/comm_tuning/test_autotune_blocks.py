@@ -15,8 +15,8 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
     PROFILE_STEPS,
     Block,
     BlockTimes,
+    LiveSearch,
     Outcome,
-    Search,
     interval,
     log_ratio,
 )
@@ -55,7 +55,7 @@ class Job:
         return BlockTimes(steps, self.switch if switched else 0.0, waited, decision=self.decision)
 
 
-def blocks_of(search: Search, job: Job) -> tuple[Outcome, list[tuple[Settings, int]]]:
+def blocks_of(search: LiveSearch, job: Job) -> tuple[Outcome, list[tuple[Settings, int]]]:
     """The outcome, and the settings and steps of each block."""
     outcome, blocks = drive(search, job.times_of)
     return outcome, [(block.settings, block.steps) for block in blocks]
@@ -276,10 +276,10 @@ def timed_messages(
     step: float = 1.0,
     largest: int = LARGEST,
     decision: float = 0.0,
-) -> tuple[Search, list[tuple[str, int]]]:
+) -> tuple[LiveSearch, list[tuple[str, int]]]:
     """The search, and the algorithm and bytes of each message that it timed."""
     shape = JobShape(1 << 20, step, largest_message=largest)
-    search = Search(steps, Space({"allreduce_algorithm": {"ring": {}}}, shape))
+    search = LiveSearch(steps, Space({"allreduce_algorithm": {"ring": {}}}, shape))
     _, blocks = drive(search, Messages(seconds_of, step, decision).times_of)
     return search, [(block.settings.get("allreduce_algorithm", ""), block.probe) for block in blocks if block.probe]
 
@@ -317,7 +317,7 @@ def test_messages_of_a_job_without_longer_ones_are_timed_once() -> None:
 
 
 def test_timed_messages_are_lost_time() -> None:
-    search = Search(1000, Space({}, JobShape(1 << 20, 1.0, largest_message=SMALL)))
+    search = LiveSearch(1000, Space({}, JobShape(1 << 20, 1.0, largest_message=SMALL)))
     drive(search, Messages(lambda algorithm, size: 0.25, step=1.0, decision=0.125).times_of)
     assert search.probed == 2 * (0.25 + 0.125)
     assert search.lost == search.probed + 0.125  # the decision about the first steps

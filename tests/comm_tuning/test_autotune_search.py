@@ -19,8 +19,8 @@ from hvscale.comm_tuning.autotune.rank_side.search import (
     T_99,
     Block,
     BlockTimes,
+    LiveSearch,
     Outcome,
-    Search,
     applicable,
     interval,
 )
@@ -46,7 +46,9 @@ def factor(settings: Settings) -> float:
     return found
 
 
-def run(search: Search, noise: float = 0.02, seed: int = 0, step: float = 1.0) -> tuple[Outcome, list[Block], float]:
+def run(
+    search: LiveSearch, noise: float = 0.02, seed: int = 0, step: float = 1.0
+) -> tuple[Outcome, list[Block], float]:
     """Run the search on a simulated job; returns its outcome, its blocks, and what it cost."""
     source = random.Random(seed)  # noqa: S311 - no secret
     current, cost = dict[str, str](), 0.0
@@ -329,7 +331,7 @@ def steps_before(blocks: Sequence[Block], is_wanted: Callable[[Settings], bool])
 def test_timed_messages_and_the_model_name_the_first_candidate() -> None:
     """The fastest algorithm with the best threshold, right after the profile."""
     job = SimulatedJob(COSTS)
-    search = Search(STEPS, Space(MOVES, job.shape()))
+    search = LiveSearch(STEPS, Space(MOVES, job.shape()))
     outcome, blocks = drive(search, job.times_of)
     first = search.trials[0].settings
     assert first["allreduce_algorithm"] == "ring"
@@ -350,7 +352,7 @@ def test_timed_messages_cost_little() -> None:
     """With the defaults best, the phase loses at most its 1 %, half of it for messages."""
     slower = {"": COSTS["ring"], "ring": COSTS[""], "segmented_ring": COSTS["segmented_ring"]}
     job = SimulatedJob(slower, noise=0.0)
-    search = Search(STEPS, Space({"allreduce_algorithm": MOVES["allreduce_algorithm"]}, job.shape()))
+    search = LiveSearch(STEPS, Space({"allreduce_algorithm": MOVES["allreduce_algorithm"]}, job.shape()))
     outcome, blocks = drive(search, job.times_of)
     assert outcome.state == "defaults"
     assert 0 < job.probed == pytest.approx(search.probed)
@@ -362,14 +364,14 @@ def test_timed_messages_cost_little() -> None:
 def test_a_slow_restart_is_not_repeated_for_other_algorithms() -> None:
     """The first restart shows what one takes; then no other algorithm is timed or tried."""
     job = SimulatedJob(COSTS, restart=60.0)
-    _, blocks = drive(Search(STEPS, Space(MOVES, job.shape())), job.times_of)
+    _, blocks = drive(LiveSearch(STEPS, Space(MOVES, job.shape())), job.times_of)
     assert len({block.settings.get("allreduce_algorithm") for block in blocks} - {None}) == 1
 
 
 def test_short_steps_leave_no_time_for_restarts() -> None:
     job = SimulatedJob(COSTS)
     shape = JobShape(1 << 20, 0.01, True, [(0.005, 1 << 20)], largest_message=1 << 20)
-    search = Search(STEPS, Space(MOVES, shape))
+    search = LiveSearch(STEPS, Space(MOVES, shape))
     job.seconds = lambda settings: 0.01  # type: ignore[method-assign]
     _, blocks = drive(search, job.times_of)
     assert any(block.probe for block in blocks)

@@ -597,7 +597,7 @@ def test_more_programs_run_at_once_than_the_limit_of_open_files_allows() -> None
 def test_a_library_that_does_not_report_its_settings_is_asked_once(tmp_path: Path) -> None:
     library = create_mpi(tmp_path, "libmpi.so.12", "PMPI_Bcast")  # without the tools interface
     job = LaunchedJob(RunFolder(tmp_path / "run"), library, ["true"], {"MPIR_CVAR_ENABLE_GPU": "1"})
-    reports = SettingsReports(job, mpich.ControlVariables(), np=1)
+    reports = SettingsReports(job, mpich.ControlVariableReport(), np=1)
     (reported,) = reports.new()
     assert (reported.library, reported.settings, reported.not_applied) == ("MPICH 4.0.2", {}, {})
     assert list(reports.new(ended=True)) == []

@@ -3,15 +3,15 @@
 from math import log2
 
 from hvscale.prediction.document import (
-    Check,
     Loss,
     MessageSizes,
     PredictedRow,
+    PredictionCheck,
     PredictionDocument,
-    Source,
     StepTimeline,
     TimedMessage,
 )
+from hvscale.studies.document import ResultSource
 
 MIB = 1 << 20
 COMPUTE = 0.080  # seconds
@@ -31,7 +31,7 @@ def loss_at(np: int) -> Loss:
     )
 
 
-def row_at(np: int, source: Source = "predicted", factor: float = 1.0, images: bool = True) -> PredictedRow:
+def row_at(np: int, source: ResultSource = "predicted", factor: float = 1.0, images: bool = True) -> PredictedRow:
     """A row whose step is `factor` times the modelled one; intervals widen beyond MEASURED."""
     loss = loss_at(np)
     lost = loss.agreement_seconds + loss.slowest_rank_seconds + loss.wire_seconds + loss.copies_seconds
@@ -68,7 +68,7 @@ def row_at(np: int, source: Source = "predicted", factor: float = 1.0, images: b
     )
 
 
-def step_of(source: Source, late: float = 0.0) -> StepTimeline:
+def step_of(source: ResultSource, late: float = 0.0) -> StepTimeline:
     """Five messages of growing size; gradients from 30 to 78 ms, unknown in a recorded step."""
     starts = [0.031 + late, 0.040 + late, 0.052 + late, 0.066 + late, 0.079 + late]
     sizes = [2 * MIB, 9 * MIB, 17 * MIB, 25 * MIB, 44 * MIB]
@@ -103,6 +103,6 @@ def prediction(images: bool = True) -> PredictionDocument:
             *(row_at(np, "replayed", 0.985, images) for np in (8, 16, 32)),
             *(row_at(np, images=images) for np in nps),
         ],
-        checks=[Check(np=2, step_seconds=0.0904, predicted_seconds=0.0895, error_percent=-1.0)],
+        checks=[PredictionCheck(np=2, step_seconds=0.0904, predicted_seconds=0.0895, error_percent=-1.0)],
         timelines=[step_of("measured"), step_of("predicted", late=0.0015)],
     )

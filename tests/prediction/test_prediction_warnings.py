@@ -12,7 +12,13 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples
-from hvscale.prediction.predict import Measurements, PredictionRequest, larger_than_measured, warnings, without_messages
+from hvscale.prediction.predict import (
+    PredictionRequest,
+    SelectedMeasurements,
+    larger_than_measured,
+    warnings,
+    without_messages,
+)
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from tests.prediction.model.jobs import regular_job
 from tests.prediction.model.test_measured_costs import RING, samples
@@ -40,7 +46,7 @@ def test_a_run_of_which_nothing_is_used_is_warned_of(tmp_path: Path, np_: int, c
                 started_at=datetime.now(UTC),
             )
         )
-    found = without_messages(runs, Measurements([(runs[0], samples(RING, 4))], [], []))
+    found = without_messages(runs, SelectedMeasurements([(runs[0], samples(RING, 4))], [], []))
     assert [one.partition(",")[0] for one in found] == ["counted: not used"] * count
 
 
@@ -48,7 +54,7 @@ def test_a_run_of_which_nothing_is_used_is_warned_of(tmp_path: Path, np_: int, c
 def test_more_ranks_than_cores_should_take_turns(np_: int, round_robin: bool, warns: bool) -> None:
     run: Samples = replace(samples(RING, 4, per_core=2.0), round_robin=round_robin)
     settings, request = PredictedSettings(recorded_settings({})), PredictionRequest(np=[np_], cores=2)
-    found = warnings(regular_job([1000]), settings, request, Measurements([], [run], []))
+    found = warnings(regular_job([1000]), settings, request, SelectedMeasurements([], [run], []))
     assert any("chrt --rr 1" in one for one in found) == warns
 
 

@@ -10,7 +10,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import MIB
 from hvscale.prediction.model.costs import HorovodSettings
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.predict import measured_run
 from hvscale.prediction.settings import recorded_settings
 from tests.prediction.model.test_measured_costs import RING, samples
@@ -20,7 +20,7 @@ REPLAY = ["hvscale", "replay", "job"]
 CYCLE, FUSION = "HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD"
 
 
-def settings(run: RunFolder, recorded: RunFolder, job: Job) -> HorovodSettings:
+def settings(run: RunFolder, recorded: RunFolder, job: PredictedJob) -> HorovodSettings:
     return measured_run(run, recorded, job, samples(RING, 4)).horovod
 
 

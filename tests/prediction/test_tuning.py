@@ -15,7 +15,7 @@ from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.model import measured_costs as measured_costs_module
 from hvscale.prediction.model.costs import HorovodSettings
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.measured_costs import Formula
 from hvscale.prediction.model.samples import Samples
 from hvscale.prediction.tuning.plan import PredictedTuneRequest, plan_proof, unused, warnings
@@ -68,12 +68,12 @@ def test_settings_that_are_zero_do_not_differ_from_themselves() -> None:
     assert none.is_distinct_from(Settings(HorovodSettings(cycle_seconds=0.001, fusion_bytes=0)))
 
 
-def burst_of_gradients() -> Job:
+def burst_of_gradients() -> PredictedJob:
     """All tensors are ready at once, so the threshold alone decides how many messages there are."""
     return make_job(np.full((2, 3, 40), 0.02), [200 * KIB] * 40)
 
 
-def found(job: Job, of: SamplesByKnobs, np_: int = 8) -> list[tuple[Settings, float]]:
+def found(job: PredictedJob, of: SamplesByKnobs, np_: int = 8) -> list[tuple[Settings, float]]:
     model = Model(job, of, np_, None)
     return search(model, grid(job, RECORDED_SETTINGS, of, {}))[1]
 

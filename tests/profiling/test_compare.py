@@ -16,7 +16,7 @@ from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
 from hvscale.profiling.analyze.exposed import exposed_communication
 from hvscale.profiling.analyze.grouping import parse_bins
-from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, find_bytes_per_step, step_edges
 from hvscale.profiling.compare import (
     Comparison,
     ProfiledRun,
@@ -89,7 +89,7 @@ def recorded(
         ended_at=NOW + timedelta(seconds=steps * STEP_SECONDS + 1),
         ranks=[RankEnd(rank=rank, host="here", pid=1) for rank in range(ranks)],
     )
-    of_steps = StepLog(np.full(steps, STEP_SECONDS), np.full(steps, images), np.full(steps, 0.01)) if log else None
+    of_steps = LoggedSteps(np.full(steps, STEP_SECONDS), np.full(steps, images), np.full(steps, 0.01)) if log else None
     return ProfiledRun("run", record, recording, of_steps, step_edges(recording, of_steps))
 
 

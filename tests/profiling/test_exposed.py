@@ -16,7 +16,7 @@ from hvscale.profiling.analyze.exposed import (
     exposed_communication,
     exposure_without_calls,
 )
-from hvscale.profiling.analyze.steps import StepLog, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, step_edges
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.profile_file import StepSums
 
@@ -51,7 +51,7 @@ def recording(calls: list[Call], marks: dict[int, list[int]], threads: dict[int,
     )
 
 
-def found(made: Recording, log: StepLog | None = None) -> ExposedCommunication:
+def found(made: Recording, log: LoggedSteps | None = None) -> ExposedCommunication:
     edges_ns = made.steps.get(0)
     result = exposed_communication(made, log, edges_ns)
     assert result is not None
@@ -120,18 +120,18 @@ def test_after_an_overflow_only_steps_in_all_rings_count() -> None:
 
 def test_the_measurement_of_the_program_takes_precedence_over_calls() -> None:
     made = recording([(0, "allreduce", MAIN, 10, 20)], {0: [0, 100]})
-    log = StepLog(np.array([0.1, 0.2, 0.4]), np.full(3, np.nan), np.array([0.01, np.nan, 0.5]))
+    log = LoggedSteps(np.array([0.1, 0.2, 0.4]), np.full(3, np.nan), np.array([0.01, np.nan, 0.5]))
     result = found(made, log)
     assert result.basis == "measured"
     # The second step has no value; the third claims to have waited longer than it took.
     assert [(step.step, step.exposed_seconds_at_most) for step in result.steps] == [(1, 0.01), (3, 0.4)]
     assert result.mean_share_at_most == pytest.approx(0.41 / 0.5)
-    silent = StepLog(log.seconds, log.images, np.full(3, np.nan))
+    silent = LoggedSteps(log.seconds, log.images, np.full(3, np.nan))
     assert found(made, silent).basis == "calls"
 
 
 def test_every_figure_of_a_measurement() -> None:
-    log = StepLog(np.array([1.0, 1.0, 2.0, 4.0]), np.full(4, np.nan), np.array([0.5, -1.0, np.nan, 8.0]))
+    log = LoggedSteps(np.array([1.0, 1.0, 2.0, 4.0]), np.full(4, np.nan), np.array([0.5, -1.0, np.nan, 8.0]))
     assert exposure_without_calls(recording([], {}), log) == ExposedCommunication(
         basis="measured",
         ranks=[0],
@@ -156,7 +156,7 @@ def test_every_figure_of_counted_calls() -> None:
         1: StepSums(2, 4 * 10**9, 10**9, 2 * 10**9, 8),
     }
     counted = replace(recording([], {}), step_sums=sums, has_calls=False)
-    without = StepLog(np.ones(2), np.ones(2), np.full(2, np.nan))
+    without = LoggedSteps(np.ones(2), np.ones(2), np.full(2, np.nan))
     for log in (None, without):
         assert exposed_communication(counted, log, None) == ExposedCommunication(
             basis="counters",

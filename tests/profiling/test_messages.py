@@ -13,7 +13,7 @@ from hvscale.core.run_folder import RunRecord
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.messages import MESSAGES_ONLY, message_schedule
 from hvscale.profiling.read.events import Events, Recording, no_events
-from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header
+from hvscale.profiling.read.gradients_file import GradientsHeader, GradientStep, GradientTensor
 from hvscale.profiling.record.rank_side.gradient_recorder import VERSION
 
 BEGAN_NS = 1_700_000_000_123_456_789  # a realistic time, with more digits than a float has
@@ -202,7 +202,7 @@ def test_fusion_is_off_and_other_settings_are_kept() -> None:
     found = schedule(recording(STEPS, STEPS), RECORD.model_copy(update={"rank_environment": environment}))
     settings = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
     assert [rank.recording.header for rank in found.ranks] == [
-        Header(version=VERSION, rank=rank, size=2, local_size=1, horovod=None, torch=None, settings=settings)
+        GradientsHeader(version=VERSION, rank=rank, size=2, local_size=1, horovod=None, torch=None, settings=settings)
         for rank in range(2)
     ]
 

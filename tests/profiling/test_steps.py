@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.steps import StepLog, find_bytes_per_step, read_step_log, split_by_bytes, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, find_bytes_per_step, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.events import Events, Recording, no_events
 from tests.profiling.conftest import MakeRun
 from tests.profiling.test_compare import NP, START_NS, STEPS, recorded
@@ -152,7 +152,7 @@ def test_steps_are_found_on_the_clock_of_the_messages() -> None:
 def test_unrelated_all_reduces_give_no_steps() -> None:
     run = recorded()
     assert run.log is not None
-    uneven = StepLog(run.log.seconds[:13] * 3, run.log.images[:13], run.log.exposed_seconds[:13])
+    uneven = LoggedSteps(run.log.seconds[:13] * 3, run.log.images[:13], run.log.exposed_seconds[:13])
     events = run.recording.load()
     in_a_burst = replace(events, start_ns=START_NS + (events.start_ns - START_NS) // 100)
     assert step_edges(replace(run.recording, events=in_a_burst), uneven) is None

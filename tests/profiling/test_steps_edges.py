@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvscale.core.errors import RequestError
-from hvscale.profiling.analyze.steps import StepLog, edges_by_rank, gradient_messages, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, gradient_messages, read_step_log, step_edges
 from hvscale.profiling.read.events import Events, Recording, no_events
 from tests.profiling.conftest import MakeRun
 
@@ -36,12 +36,12 @@ def all_reduces(*ranks: list[Message]) -> Recording:
     return Recording("hvprof", Events(**fields), 2, list(range(len(ranks))))
 
 
-def log_of(*milliseconds: float) -> StepLog:
+def log_of(*milliseconds: float) -> LoggedSteps:
     seconds = np.array(milliseconds) / 1000
-    return StepLog(seconds, np.full(len(seconds), np.nan), np.full(len(seconds), np.nan))
+    return LoggedSteps(seconds, np.full(len(seconds), np.nan), np.full(len(seconds), np.nan))
 
 
-def edges_ms(recording: Recording, log: StepLog | None) -> list[float] | None:
+def edges_ms(recording: Recording, log: LoggedSteps | None) -> list[float] | None:
     edges = step_edges(recording, log)
     if edges is None:
         return None

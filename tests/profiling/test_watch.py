@@ -26,7 +26,7 @@ from hvscale.profiling.watch.document import Watch
 from hvscale.profiling.watch.job_counters import JobCounters
 from hvscale.profiling.watch.log_tail import LINES_KEPT, LOGS_READ, LONGEST_CHARACTERS, TAIL_BYTES, LogTail
 from hvscale.profiling.watch.running import newest_running
-from hvscale.profiling.watch.sampler import Sampler
+from hvscale.profiling.watch.sampler import WatchSampler
 from hvscale.profiling.watch.step_tail import read_newest_steps
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun, Mpi
@@ -95,7 +95,7 @@ def test_512_full_rings(make_run: MakeRun) -> None:
     run = running(make_run(RANKS))
     for rank in range(RANKS):
         write_rank(run, rank, 5000, RANKS)
-    sampler = Sampler(run)
+    sampler = WatchSampler(run)
     first = sampler.sample()
     assert (first.state, first.period, first.ranks_recorded, first.ranks_missing) == ("running", "run", RANKS, [])
     assert first.warnings == []
@@ -124,7 +124,7 @@ def test_late_ranks_without_the_profile_of_a_rank(make_run: MakeRun, without_job
     run = running(make_run(80))
     for rank in set(range(80)) - {5}:
         write_rank(run, rank, 2000, 80, job=0 if rank in without_job else 99)
-    sample = Sampler(run).sample()
+    sample = WatchSampler(run).sample()
     assert sample.ranks_missing == [5]
     assert sample.late_ranks is not None, sample.unavailable
     (late,) = sample.late_ranks.late_ranks
@@ -135,7 +135,7 @@ def test_files_that_are_cut_or_damaged_meanwhile_keep_their_last_figures(make_ru
     run = running(make_run(8))
     for rank in range(8):
         write_rank(run, rank, 2000, 8)
-    sampler = Sampler(run)
+    sampler = WatchSampler(run)
     assert sampler.sample().warnings == []
     os.truncate(run.hvprof / "rank-00003.hvp", 100_000)
     os.truncate(run.hvprof / "rank-00004.hvp", 0)
@@ -159,7 +159,7 @@ def test_files_that_are_cut_or_damaged_meanwhile_keep_their_last_figures(make_ru
 def test_a_damaged_counter_gives_no_negative_rate(make_run: MakeRun) -> None:
     run = running(make_run(1))
     write_rank(run, 0, 2000, 1)
-    sampler = Sampler(run)
+    sampler = WatchSampler(run)
     sampler.sample()
     with (run.hvprof / "rank-00000.hvp").open("r+b") as stream:
         stream.seek(COUNTERS_START + 8)
@@ -239,7 +239,7 @@ def steps_file(run: RunFolder, count: int, **more: Any) -> None:
 def test_the_newest_steps(make_run: MakeRun) -> None:
     run = running(make_run(2))
     steps_file(run, 5000, communication_seconds=0.1, loss=0.25)
-    sample = Sampler(run, steps_seconds=2.0).sample()
+    sample = WatchSampler(run, steps_seconds=2.0).sample()
     assert sample.steps is not None
     assert (sample.steps.step, sample.steps.steps, sample.steps.counted, sample.steps.loss) == (5000, 900, 4, 0.25)
     assert sample.steps.images_per_second == pytest.approx(128)
@@ -261,7 +261,7 @@ def test_steps_without_numbers_are_numbered_by_their_lines(make_run: MakeRun) ->
 def test_steps_of_the_whole_run_do_not_include_its_start(make_run: MakeRun, has_ended: bool) -> None:
     run = make_run(2) if has_ended else running(make_run(2))
     write_steps(run, marks=5)
-    sampler = Sampler(run)
+    sampler = WatchSampler(run)
     steps = sampler.sample().steps
     assert steps is not None
     assert (steps.step, steps.counted, steps.seconds, steps.step_seconds) == (4, 4, 1.0, 0.25)
@@ -276,7 +276,7 @@ def test_the_steps_are_those_of_the_last_program_of_a_rank_that_marked_any(make_
     run = running(make_run(1))
     for second, (suffix, marks) in enumerate([("", 3), (".10", 5), (".9", 7), (".11", 1)]):
         write_steps(run, marks, suffix, second)
-    sample = Sampler(run).sample()
+    sample = WatchSampler(run).sample()
     assert sample.steps is not None
     assert sample.exposed_communication is not None
     assert (sample.steps.step, sample.exposed_communication.basis) == (6, "counters")
@@ -390,7 +390,7 @@ def test_the_newest_running_run(make_run: MakeRun, tmp_path: Path) -> None:
 
 def test_a_run_that_is_removed_meanwhile(make_run: MakeRun) -> None:
     run = running(make_run(1))
-    sampler = Sampler(run)
+    sampler = WatchSampler(run)
     sampler.sample()
     shutil.rmtree(run.path)
     with pytest.raises(RequestError, match="does not exist any more: it was moved or removed"):
@@ -399,5 +399,5 @@ def test_a_run_that_is_removed_meanwhile(make_run: MakeRun) -> None:
 
 def test_the_document_is_read_back(make_run: MakeRun) -> None:
     run = running(make_run(2))
-    sample = Sampler(run).sample()
+    sample = WatchSampler(run).sample()
     assert Watch.model_validate_json(sample.model_dump_json(by_alias=True)) == sample

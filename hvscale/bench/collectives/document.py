@@ -11,7 +11,7 @@ from hvscale.core.statistics import CONFIDENCE, summarise
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import StudyDocument
 
-State = Literal["waiting", "running", "finished", "failed", "interrupted"]
+BackendRunState = Literal["waiting", "running", "finished", "failed", "interrupted"]
 
 
 class BackendRun(BaseModel):
@@ -28,7 +28,7 @@ class BackendRun(BaseModel):
     run: str
     library: str | None = None
     knobs: dict[str, str] = {}
-    state: State = "waiting"
+    state: BackendRunState = "waiting"
     problem: str | None = None
 
 

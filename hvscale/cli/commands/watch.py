@@ -66,14 +66,14 @@ def watch(
     from hvscale.core.errors import RequestError
     from hvscale.core.run_folder import RunFolder
     from hvscale.profiling.watch.running import newest_running
-    from hvscale.profiling.watch.sampler import Sampler
+    from hvscale.profiling.watch.sampler import WatchSampler
 
     if json and not once:
         raise RequestError("--json prints one document: add --once")
     if serve is not None and once:
         raise RequestError("--serve shows a page until you stop it: leave out --once")
     folder = RunFolder.open(run) if run is not None else newest_running(Path("runs"))
-    sampler = Sampler(folder, bins, interval)
+    sampler = WatchSampler(folder, bins, interval)
     os.nice(NICENESS)
     if serve is not None:
         from hvscale.cli.watch_page import serve_page

@@ -22,15 +22,15 @@ from hvscale.profiling.analyze.steps import find_bytes_per_step, read_step_log, 
 from hvscale.profiling.read.events import Recording
 from hvscale.studies.throughput import PER_RANK, Metric, number
 
-Kind = Literal["metric", "steps", "marks", "collectives"]
-MEASURED_BY: dict[Kind, str] = {
+StepSourceKind = Literal["metric", "steps", "marks", "collectives"]
+MEASURED_BY: dict[StepSourceKind, str] = {
     "metric": "what --metric matches",
     "steps": "the steps that the command writes into steps.jsonl",
     "marks": "the steps that the command marks for hvprof",
     "collectives": "the period of its collectives",
 }
 # Without --metric, the first of these that a run has is used.
-IN_ORDER: tuple[Kind, ...] = ("steps", "marks", "collectives")
+IN_ORDER: tuple[StepSourceKind, ...] = ("steps", "marks", "collectives")
 WARMUP_STEPS = 3  # slower: they allocate memory, connect ranks and compile kernels
 INTERVAL_BLOCKS = 8  # for confidence intervals: the times of neighbouring steps are correlated
 COMPARED_LOSSES = 10  # of the first steps; later ones drift apart by rounding
@@ -75,12 +75,12 @@ class StepSource:
     counted by collectives.
     """
 
-    def __init__(self, np: int, metric: Metric | None, kind: Kind | None = None) -> None:
+    def __init__(self, np: int, metric: Metric | None, kind: StepSourceKind | None = None) -> None:
         self.np, self.metric = np, metric
-        self.kind: Kind | None = "metric" if metric is not None else kind
+        self.kind: StepSourceKind | None = "metric" if metric is not None else kind
         self.share: float | None = None
         self.unit_of_share = "steps/s"
-        self.read_from: Kind | None = None  # the source of the last steps
+        self.read_from: StepSourceKind | None = None  # the source of the last steps
 
     @property
     def warmup(self) -> int:
@@ -92,13 +92,13 @@ class StepSource:
 
         Raises RequestError if --metric matches something other than a number.
         """
-        readers: dict[Kind, Callable[[RunFolder], MeasuredSteps | None]] = {
+        readers: dict[StepSourceKind, Callable[[RunFolder], MeasuredSteps | None]] = {
             "metric": self._metric,
             "steps": self._log,
             "marks": self._marks,
             "collectives": self._collectives,
         }
-        kinds: tuple[Kind, ...] = (self.kind,) if self.kind is not None else IN_ORDER
+        kinds: tuple[StepSourceKind, ...] = (self.kind,) if self.kind is not None else IN_ORDER
         for kind in kinds:
             found = readers[kind](run)
             if found is not None and len(found):

@@ -32,7 +32,7 @@ END_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Source:
+class AptSource:
     """The package source that apt uses on this machine."""
 
     mirror: str
@@ -54,7 +54,7 @@ def require_image(client: Any, name: str) -> Any:
         raise RequestError(f"Docker has no image {name}: {remedy}") from error
 
 
-def source() -> Source:
+def source() -> AptSource:
     """The mirror of this distribution's main packages. Raises RequestError without apt."""
     require("apt-get", "apt", "hvscale image build")
     codename = next(
@@ -69,7 +69,7 @@ def source() -> Source:
     for line in listing.splitlines():
         site, *rest = line.split()
         if rest == [codename, "main"]:
-            return Source(mirror=site, suite=codename)
+            return AptSource(mirror=site, suite=codename)
     raise RequestError(
         f"apt has no source of {codename or 'this distribution'}: `apt-get update` first, or {WITHOUT_DEBOOTSTRAP}"
     )
@@ -104,7 +104,7 @@ def build(client: Any, name: str) -> str:
     return str(client.images.get(name).id)
 
 
-def make_archive(origin: Source, archive: Path) -> None:
+def make_archive(origin: AptSource, archive: Path) -> None:
     """Create a minimal system as a tar file, atomically."""
     debootstrap = require("debootstrap", "debootstrap", f"hvscale image build ({WITHOUT_DEBOOTSTRAP})")
     if os.geteuid() != 0:

@@ -60,7 +60,7 @@ ASK_SECONDS = 30
 SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
 
-class ControlVariables:
+class ControlVariableReport:
     """Reads MPICH's control variables through MPI_T, in a process with the job's variables."""
 
     def reporting_variables(self, job: LaunchedJob) -> dict[str, str]:
@@ -118,7 +118,7 @@ class MPICH(hydra.HydraFlavour):
     variable_prefixes = ("MPICH_", "MPIR_CVAR_")
     report_variables: ClassVar = {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
     transport_pattern = re.compile(r"^==== (\w+) netmod", re.MULTILINE)
-    settings_reader = ControlVariables()
+    settings_reader = ControlVariableReport()
     supports_horovodrun = True
 
     def find(self, environment: dict[str, str]) -> Library:

@@ -9,7 +9,7 @@ from hvscale.launch.placement_options import PlacementOptions
 from hvscale.launch.placements import Placement, PlacementRequest, register
 
 
-class Host(Placement):
+class HostPlacement(Placement):
     name = "host"
     help = "processes of this machine"
 
@@ -24,4 +24,4 @@ class Host(Placement):
         yield Nodes((Node(name=socket.gethostname(), slots=request.np),))
 
 
-register(Host())
+register(HostPlacement())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 
 Floats = NDArray[np.float64]
 TAIL_SHARE = 0.1
@@ -35,7 +35,7 @@ class Draw:
 class Computation:
     """Draws the computation between two waits: the end of a step, and the next one."""
 
-    def __init__(self, job: Job, np_: int) -> None:
+    def __init__(self, job: PredictedJob, np_: int) -> None:
         self.np = np_
         # (steps, ranks, tensors): computation after a step's last wait precedes the next step.
         # Where the host runs ahead of a GPU, the moments of enqueueing follow those of the tensors.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.models import find
 from hvscale.models.cost import build_on_fake_tensors, gradients_in_order
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 
 GradientType = Literal["float32", "float16"]
 ELEMENT_BYTES: dict[GradientType, int] = {"float32": 4, "float16": 2}
@@ -56,7 +56,7 @@ def model_job(
     dtype: GradientType = "float32",
     variation: Variation | None = None,
     **options: Any,
-) -> Job:
+) -> PredictedJob:
     """A job that trains `model`, as `hvscale train` knows it, at a documented speed of one GPU.
 
     `images_per_second`: of one GPU that trains alone with `batch` images a step. `dtype`: what the
@@ -87,7 +87,7 @@ def gradients_job(
     dtype: GradientType = "float32",
     images: float | None = None,
     variation: Variation | None = None,
-) -> Job:
+) -> PredictedJob:
     """A job with gradients of `sizes` bytes, in the order of the backward pass.
 
     `step_seconds`: of one GPU alone. `forward_share`: the part of the step before the backward
@@ -121,11 +121,11 @@ def documented_job(
     dtype: GradientType,
     images: float | None,
     variation: Variation | None,
-) -> Job:
+) -> PredictedJob:
     """`shares`: of the step's time, until each gradient is ready."""
     seconds = step_seconds * (variation or Variation()).factors()
     ready = seconds[:, :, None] * np.array(shares)
-    return Job(
+    return PredictedJob(
         name=name,
         names=list(names),
         dtypes=[dtype] * len(names),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hvscale.prediction.model.computation import Computation, Draw
 from hvscale.prediction.model.costs import Costs, HorovodSettings
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 
 Floats = NDArray[np.float64]
 # Horovod rounds the fusion threshold up to a multiple of this (common.h).
@@ -36,7 +36,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class SimulatedStep:
     """One simulated step of one job: seconds after the last result of the step before."""
 
     ready: Floats
@@ -62,7 +62,7 @@ class Simulation:
     copies: Floats
     hidden: Floats
     traffic: Traffic
-    timeline: Timeline
+    timeline: SimulatedStep
 
     @property
     def messages_per_step(self) -> float:
@@ -70,7 +70,14 @@ class Simulation:
 
 
 def simulate(
-    job: Job, settings: HorovodSettings, costs: Costs, np_: int, *, chains: int = 64, steps: int = 32, seed: int = 0
+    job: PredictedJob,
+    settings: HorovodSettings,
+    costs: Costs,
+    np_: int,
+    *,
+    chains: int = 64,
+    steps: int = 32,
+    seed: int = 0,
 ) -> Simulation:
     """Simulate `steps` steps of `chains` independent jobs on `np_` ranks."""
     generator = np.random.default_rng(seed)
@@ -100,7 +107,7 @@ def simulate(
 class Units:
     """What the loop sends together: a tensor, or all tensors of a group."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PredictedJob) -> None:
         keys = [group or (number,) for number, group in enumerate(job.groups)]
         numbers = {key: position for position, key in enumerate(dict.fromkeys(keys))}
         self.of_tensor = np.array([numbers[key] for key in keys])
@@ -204,7 +211,7 @@ class Queue:
 class Loop:
     """The state of the background loops: seconds, relative to the last result of a step."""
 
-    def __init__(self, job: Job, settings: HorovodSettings, costs: Costs, np_: int, chains: int) -> None:
+    def __init__(self, job: PredictedJob, settings: HorovodSettings, costs: Costs, np_: int, chains: int) -> None:
         self.np, self.costs, self.units = np_, costs, Units(job)
         self.cycle = settings.cycle_seconds
         unit = ATOMIC_UNIT * DOUBLES
@@ -215,7 +222,7 @@ class Loop:
         self.burst = np.full(chains, costs.burst.bytes if costs.burst else 0.0)
         self.computed = np.empty((chains, 0))  # when the slowest rank has computed each unit
         self.traffic: list[tuple[Floats, NDArray[np.int64]]] = []
-        self.timeline = Timeline(np.zeros(0), [], [])
+        self.timeline = SimulatedStep(np.zeros(0), [], [])
 
     def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
         """Simulate a step; return the six arrays of Simulation but its agreement: (6, chains)."""
@@ -223,7 +230,7 @@ class Loop:
         ahead = drawn.enqueued if not self.costs.blocking else None
         enqueued = self.computed if ahead is None else self.units.ready(ahead)
         last = drawn.ready.max(axis=1)
-        self.timeline = Timeline(np.sort(drawn.ready[0]), [], [])
+        self.timeline = SimulatedStep(np.sort(drawn.ready[0]), [], [])
         exposed, end = Exposed(last), last.copy()
         if self.np > 1:
             self._all_reduce(enqueued, exposed, end, generator)

@@ -17,7 +17,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Job:
+class PredictedJob:
     """A data-parallel job. Its times are computation alone: waits are taken out.
 
     `names`, `dtypes`, `groups`: of each tensor, in the order of rank 0's first step; a group is
@@ -50,7 +50,7 @@ class Job:
         """A step without waiting: the mean over ranks and steps."""
         return float((self.ready.max(axis=2) + self.after).mean())
 
-    def replayed(self, np_: int, count: int) -> "Job":
+    def replayed(self, np_: int, count: int) -> "PredictedJob":
         """The computation of all ranks in the first `count` steps of a replay on `np_` ranks."""
         ranks, steps = self.after.shape
         first = np.array([first_step(rank, ranks, steps) for rank in range(np_)])
@@ -65,7 +65,7 @@ class Job:
         )
 
 
-def read_job(run: RunFolder) -> Job:
+def read_job(run: RunFolder) -> PredictedJob:
     """Read a recorded job: its gradients or, without any, its messages.
 
     Raises RequestError if the run has neither.
@@ -81,7 +81,7 @@ def read_job(run: RunFolder) -> Job:
         # keeps the GPU waiting, so that the tensor is ready when it is enqueued.
         ahead = after_last_wait(gradients) - after
         enqueued = np.minimum(on_host + np.roll(ahead, 1, axis=1)[:, :, None], ready)
-    return Job(
+    return PredictedJob(
         name=run.path.name,
         names=[tensor.name for tensor in gradients.tensors],
         dtypes=[tensor.dtype for tensor in gradients.tensors],

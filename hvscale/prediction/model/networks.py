@@ -22,7 +22,7 @@ AGREEMENT_BYTES = 64  # a bit for each of 500 tensors
 # What real links do of what documents say; NCCL's own model has a factor of 1.9 for large messages.
 SLOWEST_LINK, LONGEST_START_UP = 0.5, 2.0
 
-Kind = Literal["ring", "tree", "recursive-doubling", "reduce-scatter-all-gather", "hierarchical"]
+AlgorithmKind = Literal["ring", "tree", "recursive-doubling", "reduce-scatter-all-gather", "hierarchical"]
 StartUp = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1, le=1e15, allow_inf_nan=False)]
 
@@ -64,7 +64,7 @@ class NetworkLevel(Sourced):
 class DocumentedAlgorithm(Sourced):
     """An all-reduce algorithm that the library has; the fastest is taken for each size."""
 
-    kind: Kind
+    kind: AlgorithmKind
     within_node_alpha_seconds: StartUp | None = None
     """The start-up time of this algorithm's messages within a node, if it is another one."""
     between_nodes_alpha_seconds: StartUp | None = None
@@ -290,7 +290,7 @@ def halving_doubling(count: int, alpha: float, per_byte: float, reduce_per_byte:
     return messages * alpha, ((whole - 1) / whole + extra) * (2 * per_byte + reduce_per_byte)
 
 
-LINES: dict[Kind, Callable[[Links, Layout], Line]] = {
+LINES: dict[AlgorithmKind, Callable[[Links, Layout], Line]] = {
     "ring": ring,
     "tree": tree,
     "recursive-doubling": recursive_doubling,

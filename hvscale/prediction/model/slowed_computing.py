@@ -14,7 +14,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.model.costs import Costs, HorovodSettings
 from hvscale.prediction.model.horovod_loop import simulate
-from hvscale.prediction.model.job import Job, computation
+from hvscale.prediction.model.job import PredictedJob, computation
 from hvscale.prediction.model.samples import crowding, run_samples
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.analyze.steps import read_step_log
@@ -42,12 +42,12 @@ class Computing:
     not show it, and then the job computes as recorded.
     """
 
-    def __init__(self, recorded: Job, lost_speed: float | None = None, hidden_seconds: float = 0.0) -> None:
+    def __init__(self, recorded: PredictedJob, lost_speed: float | None = None, hidden_seconds: float = 0.0) -> None:
         """`hidden_seconds`: of messages that a recorded step hides."""
         self.recorded, self.lost_speed = recorded, lost_speed
         self.alone = stretched(recorded, -(lost_speed or 0.0) * hidden_seconds)
 
-    def at(self, horovod: HorovodSettings, costs: Costs, np_: int) -> Job:
+    def at(self, horovod: HorovodSettings, costs: Costs, np_: int) -> PredictedJob:
         """The job on so many ranks, slowed by its messages.
 
         A slower job hides more of them, so a few rounds are simulated.
@@ -59,7 +59,7 @@ class Computing:
         return job
 
 
-def stretched(job: Job, seconds: float) -> Job:
+def stretched(job: PredictedJob, seconds: float) -> PredictedJob:
     """The job with so much more time between a step's first gradient and its last, on average.
 
     Messages move only in between: the forward pass before it is as long as ever.
@@ -73,7 +73,7 @@ def stretched(job: Job, seconds: float) -> Job:
     return replace(job, ready=ready, enqueued=None if job.enqueued is None else np.minimum(job.enqueued, ready))
 
 
-def measured_computing(job: Job, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:
+def measured_computing(job: PredictedJob, recorded: RunFolder, others: Sequence[RunFolder]) -> Computing:
     """The computing of `job`, which was read from `recorded`.
 
     `others`: further runs. Those of the same command, with as many ranks per core, show how
@@ -116,7 +116,7 @@ def why_unused(recorded: RunFolder, other: RunFolder) -> str | None:
     return None
 
 
-def same_job(job: Job, recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
+def same_job(job: PredictedJob, recorded: RunFolder, other: RunFolder) -> RecordedComputing | None:
     """The mean step of a further recording of the job; None if it is another run."""
     if not any(other.hvprof.glob("gradients-*.hvg")) or why_unused(recorded, other) is not None:
         return None

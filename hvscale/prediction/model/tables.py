@@ -69,7 +69,7 @@ class BenchBackend(BaseModel):
         return not self.backend.startswith(HOROVOD_BACKENDS) and self.path != NCCL_PATH
 
 
-class BenchRow(BaseModel):
+class BenchRowExcerpt(BaseModel):
     """One size on one back end."""
 
     backend: str
@@ -88,7 +88,7 @@ class BenchTable(Table):
     collective: str
     np: int = Field(ge=2)
     backends: list[BenchBackend] = []
-    rows: list[BenchRow] = []
+    rows: list[BenchRowExcerpt] = []
 
     def operations(self) -> list[str]:
         return [self.collective] if self.rows else []
@@ -113,7 +113,7 @@ class Choice(BaseModel):
     segment_bytes: int | None = None
 
 
-class Point(BaseModel):
+class PointExcerpt(BaseModel):
     """The samples of one choice at one size."""
 
     operation: str
@@ -125,14 +125,14 @@ class Point(BaseModel):
     wrong: int = 0
 
 
-class Measurements(VersionedDocument):
+class MeasurementsExcerpt(VersionedDocument):
     """The measurements in a study of collectives."""
 
     schema_: Literal["hvscale/collective-measurements/1"] = "hvscale/collective-measurements/1"
-    points: list[Point] = []
+    points: list[PointExcerpt] = []
 
 
-class TuningJob(BaseModel):
+class TuningJobExcerpt(BaseModel):
     """A start of ranks, and its run's folder in the study."""
 
     np: int
@@ -140,15 +140,15 @@ class TuningJob(BaseModel):
     run: str
 
 
-class CollectivesTable(Table):
+class TuneCollectivesTable(Table):
     """tune-collectives.json."""
 
     file_name = "tune-collectives.json"
     command = "hvscale tune-collectives --ops allreduce"
 
     schema_: Literal["hvscale/tune-collectives/2"] = "hvscale/tune-collectives/2"
-    jobs: list[TuningJob] = []
-    measurements: Measurements
+    jobs: list[TuningJobExcerpt] = []
+    measurements: MeasurementsExcerpt
 
     def operations(self) -> list[str]:
         return [point.operation for point in self.measurements.points]
@@ -170,7 +170,7 @@ class CollectivesTable(Table):
         ]
 
 
-TABLES: tuple[type[Table], ...] = (BenchTable, CollectivesTable)
+TABLES: tuple[type[Table], ...] = (BenchTable, TuneCollectivesTable)
 KNOWN = " or ".join(f"`{table.command}`" for table in TABLES)
 
 

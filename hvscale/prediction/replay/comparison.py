@@ -35,7 +35,7 @@ class ReplayedStep(BaseModel):
     compute: Compute
 
 
-class Steps(BaseModel):
+class StepSummary(BaseModel):
     """Steps of rank 0 (in a recording without it: of its first recorded rank).
 
     `exposed_seconds`: inside synchronize(), the mean over steps. `messages`: fused messages per
@@ -49,7 +49,7 @@ class Steps(BaseModel):
     messages: float | None = None
 
 
-class SizeRow(BaseModel):
+class FusedMessageRow(BaseModel):
     """Fused messages per rank and step with sizes in one bin, both limits inclusive."""
 
     bytes_min: int
@@ -71,9 +71,9 @@ class ReplayDocument(VersionedDocument):
     replayed_run: str
     np: int
     compute: Compute
-    recorded: Steps
-    replayed: Steps
-    sizes: list[SizeRow] = []
+    recorded: StepSummary
+    replayed: StepSummary
+    sizes: list[FusedMessageRow] = []
     differences: list[str] = []
     warnings: list[str] = []
 
@@ -131,8 +131,8 @@ def compare_replay(recorded: RunFolder, gradients: JobGradients, replayed: RunFo
     return document
 
 
-def _steps(seconds: NDArray[np.float64], exposed: NDArray[np.float64]) -> Steps:
-    return Steps(
+def _steps(seconds: NDArray[np.float64], exposed: NDArray[np.float64]) -> StepSummary:
+    return StepSummary(
         count=len(seconds),
         mean_seconds=float(seconds.mean()),
         median_seconds=float(np.median(seconds)),
@@ -210,13 +210,15 @@ def messages_by_step(recording: Recording, rank: int, steps: list[StepBytes]) ->
     return found
 
 
-def _size_rows(recorded: StepMessages, replayed: StepMessages, bins: Bins) -> list[SizeRow]:
+def _size_rows(recorded: StepMessages, replayed: StepMessages, bins: Bins) -> list[FusedMessageRow]:
     calls = [np.bincount(bins.index(one.sizes), minlength=len(bins)) / one.steps for one in (recorded, replayed)]
     rows = []
     for index in np.flatnonzero(calls[0] + calls[1]).tolist():
         low, high = bins.limits(index)
         rows.append(
-            SizeRow(bytes_min=low, bytes_max=high, recorded=float(calls[0][index]), replayed=float(calls[1][index]))
+            FusedMessageRow(
+                bytes_min=low, bytes_max=high, recorded=float(calls[0][index]), replayed=float(calls[1][index])
+            )
         )
     return rows
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from hvscale.core.units import human_number, human_range, human_seconds
-from hvscale.prediction.replay.comparison import ReplayDocument, SizeRow
+from hvscale.prediction.replay.comparison import FusedMessageRow, ReplayDocument
 from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import plain_table
 
@@ -41,7 +41,7 @@ def replay_table(document: ReplayDocument) -> Table:
 
 def write_replay_csv(document: ReplayDocument, path: Path) -> None:
     """Write `sizes` of the JSON document. Raises RequestError if `path` cannot be written."""
-    write_csv(path, document.sizes, list(SizeRow.model_fields))
+    write_csv(path, document.sizes, list(FusedMessageRow.model_fields))
 
 
 def _change(recorded: float | None, replayed: float | None) -> str:

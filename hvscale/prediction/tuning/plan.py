@@ -9,7 +9,7 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.launch import placements
 from hvscale.launch.options import LaunchOptions, Resolve
 from hvscale.launch.placements._link_shaping import bits_per_second
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
 from hvscale.prediction.tuning.search import (
     HOROVOD_KNOBS,
@@ -138,7 +138,7 @@ def unused(runs: Sequence[RunFolder], costs: SamplesByKnobs, options: LaunchOpti
     ]
 
 
-def with_np(request: PredictedTuneRequest, job: Job) -> LaunchOptions:
+def with_np(request: PredictedTuneRequest, job: PredictedJob) -> LaunchOptions:
     """The options of the replays; without -np as many ranks as were recorded."""
     if request.pairs < MIN_PAIRS:
         raise RequestError(f"--pairs {request.pairs}: a proof needs at least {MIN_PAIRS} replays of each candidate")
@@ -158,7 +158,7 @@ def words(options: LaunchOptions) -> list[str]:
     return ["-np", str(options.np), *(word for part in given if part not in left_out for word in part)]
 
 
-def recorded_choice(job: Job, run: RunFolder, fixed: Mapping[str, str], costs: SamplesByKnobs) -> Settings:
+def recorded_choice(job: PredictedJob, run: RunFolder, fixed: Mapping[str, str], costs: SamplesByKnobs) -> Settings:
     """The recorded settings, with the fixed ones.
 
     The library's knobs are those of the recording where they were measured, else its own choice.

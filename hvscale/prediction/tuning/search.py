@@ -18,7 +18,7 @@ from hvscale.core.units import KIB, MIB
 from hvscale.prediction.document import CONFIDENCE
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.measured_costs import MeasuredCosts, at_np, fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples, undisturbed
 from hvscale.prediction.model.slowed_computing import Computing
@@ -173,7 +173,7 @@ def knobs_of(run: RunFolder) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((knob, text) for knob, _, text in pairs if knob not in HOROVOD_KNOBS))
 
 
-def grid(job: Job, recorded: Settings, costs: SamplesByKnobs, fixed: Mapping[str, str]) -> list[Settings]:
+def grid(job: PredictedJob, recorded: Settings, costs: SamplesByKnobs, fixed: Mapping[str, str]) -> list[Settings]:
     """Every setting to search, the recorded ones included.
 
     A threshold above the sum of all gradients is as good as any other: one of them is kept.
@@ -208,7 +208,7 @@ def matches(knobs: tuple[tuple[str, str], ...], fixed: Mapping[str, str]) -> boo
 class Model:
     """The model of one job on one number of ranks."""
 
-    def __init__(self, job: Job, costs: SamplesByKnobs, np_: int, cores: int | None) -> None:
+    def __init__(self, job: PredictedJob, costs: SamplesByKnobs, np_: int, cores: int | None) -> None:
         self.job, self.np = job, np_
         self.costs = {library: at_np(costs.fit(library, cores), one, np_) for library, one in costs.samples.items()}
 
@@ -280,7 +280,7 @@ def predicted_gain(simulation: Simulation, baseline: Simulation) -> Estimate:
     return Estimate(mean=float(ratios.mean()), low=float(low), high=float(high))
 
 
-def model_error(job: Job, recording: RunFolder, recorded: Settings, costs: SamplesByKnobs) -> float:
+def model_error(job: PredictedJob, recording: RunFolder, recorded: Settings, costs: SamplesByKnobs) -> float:
     """The largest error when each measured np is predicted from the others; at least 2 %."""
     samples = costs.samples[recorded.library]
     measured = [

@@ -16,7 +16,7 @@ from hvscale.prediction.document import CONFIDENCE
 from hvscale.prediction.tuning.search import SearchPoint
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.report.tables import TableModel
-from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, Measure, RepeatedRun
+from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, MeasuredBy, RepeatedRun
 from hvscale.studies.interleaved import ProgressReporter
 from hvscale.studies.throughput import WARMUP_STEPS
 
@@ -79,7 +79,7 @@ class PredictedTune(ComparisonDocument):
     """
 
     schema_: Literal["hvscale/predicted-tune/1"] = "hvscale/predicted-tune/1"
-    measured_by: Measure | None = "seconds"
+    measured_by: MeasuredBy | None = "seconds"
     unit: str | None = "s"
     predict_np: int
     recording: str

@@ -12,7 +12,7 @@ from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.durations import EXACT_CALLS
 from hvscale.profiling.analyze.grouping import (
     Bins,
-    Figures,
+    GroupSums,
     Key,
     add_figures,
     bin_warnings,
@@ -89,7 +89,7 @@ def read_recording(run: RunFolder, *reducers: Reducer[Any], ranks: Collection[in
     """Reads every message of a run, once, from the available source with the highest priority.
 
     Each message goes to the `reducers`. Warns if the ranks used another library than requested.
-    `ranks`: those whose messages are needed, as in `Source.read`; None: all.
+    `ranks`: those whose messages are needed, as in `ProfileSource.read`; None: all.
 
     Raises RequestError if run.json or all profiles are unreadable.
     """
@@ -134,26 +134,26 @@ def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:
     return table.breakdown(recording, run)
 
 
-class RankTables(Reducer[dict[Key, Figures]]):
+class RankTables(Reducer[dict[Key, GroupSums]]):
     """The figures of each rank and of all ranks, by operation and bin."""
 
     def __init__(self, bins: Bins) -> None:
         self.bins = bins
         self.operations: tuple[str, ...] = ()
         self.exact = True
-        self.all_ranks: dict[Key, Figures] = {}
+        self.all_ranks: dict[Key, GroupSums] = {}
         self.rank_rows: dict[int, list[RankRow]] = {}
         self._rank = -1
-        self._of_rank: dict[Key, Figures] = {}
+        self._of_rank: dict[Key, GroupSums] = {}
 
     def begin(self, source: EventSource) -> None:
         self.operations = source.operations
         self.exact = sum(part.slots for part in source.parts) <= EXACT_CALLS
 
-    def reduce(self, part: Part, events: Events) -> dict[Key, Figures]:
+    def reduce(self, part: Part, events: Events) -> dict[Key, GroupSums]:
         return group_events(events, self.bins, self.exact)
 
-    def add(self, part: Part, found: dict[Key, Figures]) -> None:
+    def add(self, part: Part, found: dict[Key, GroupSums]) -> None:
         if part.rank != self._rank:
             self._finish_rank()
             self._rank = part.rank
@@ -203,16 +203,16 @@ class RankTables(Reducer[dict[Key, Figures]]):
     def _point_to_point(self, totals: Totals | None) -> list[Row]:
         if totals is None:
             return []
-        found: dict[Key, Figures] = {}
+        found: dict[Key, GroupSums] = {}
         for of_rank in group_totals(totals, self.bins).values():
             add_figures(found, of_rank)
         return self._rows(found, totals.operations, 1)
 
-    def _rows(self, found: dict[Key, Figures], operations: tuple[str, ...], ranks_per_event: int) -> list[Row]:
+    def _rows(self, found: dict[Key, GroupSums], operations: tuple[str, ...], ranks_per_event: int) -> list[Row]:
         rows = [Row(**self._fields(key, operations), **one.row(ranks_per_event)) for key, one in found.items()]
         return _sorted_with_shares(rows)
 
-    def _rank_rows(self, rank: int, found: dict[Key, Figures]) -> list[RankRow]:
+    def _rank_rows(self, rank: int, found: dict[Key, GroupSums]) -> list[RankRow]:
         rows = [RankRow(rank=rank, **self._fields(key, self.operations), **one.row(1)) for key, one in found.items()]
         return _sorted_with_shares(rows)
 

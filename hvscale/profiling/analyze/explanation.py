@@ -25,7 +25,7 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
 from hvscale.profiling.analyze.rank_comparison import ByRank, compare_ranks
 from hvscale.profiling.analyze.ranks_and_nodes import RankSums
-from hvscale.profiling.analyze.steps import StepLog, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, read_step_log, step_edges
 from hvscale.profiling.analyze.waiting import Waiting, find_wrong_clocks, waiting
 from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.passes import latest
@@ -137,7 +137,7 @@ def explain(run: RunFolder, recording: Recording, accumulators: Sequence[Collect
 
     Raises RequestError if run.json cannot be read.
     """
-    log: StepLog | RequestError | None
+    log: LoggedSteps | RequestError | None
     messages: Iterable[HorovodMessages] | RequestError | None
     try:
         log = read_step_log(run)
@@ -153,13 +153,13 @@ def explain(run: RunFolder, recording: Recording, accumulators: Sequence[Collect
 def explain_recording(
     record: RunRecord,
     recording: Recording,
-    log: StepLog | RequestError | None,
+    log: LoggedSteps | RequestError | None,
     messages: Iterable[HorovodMessages] | RequestError | None,
     accumulators: Sequence[CollectiveAccumulator] = (),
 ) -> Explanation:
     """`explain` for data already read; an error stands for data that could not be read."""
     parts: dict[str, object] = {}
-    warnings = [log.warning] if isinstance(log, StepLog) and log.warning is not None else []
+    warnings = [log.warning] if isinstance(log, LoggedSteps) and log.warning is not None else []
     exposure = _exposure(recording, None if isinstance(log, RequestError) else log)
     compute: tuple[Callable[[], object], ...] = (
         lambda: _waiting(recording, exposure, accumulators, warnings),
@@ -238,7 +238,7 @@ def _clock_warning(found: Waiting) -> str:
     )
 
 
-def _exposure(recording: Recording, log: StepLog | None) -> Exposure | ExposedCommunication | None:
+def _exposure(recording: Recording, log: LoggedSteps | None) -> Exposure | ExposedCommunication | None:
     """What is known already, or what the calls will give; None if the steps are unknown."""
     known = exposure_without_calls(recording, log)
     if known is not None or not recording.has_calls or not len(recording.events):
@@ -251,7 +251,7 @@ def _exposure(recording: Recording, log: StepLog | None) -> Exposure | ExposedCo
 
 
 def _exposed(
-    recording: Recording, found: Exposure | ExposedCommunication | None, log: StepLog | RequestError | None
+    recording: Recording, found: Exposure | ExposedCommunication | None, log: LoggedSteps | RequestError | None
 ) -> ExposedCommunication:
     damage = str(log) if isinstance(log, RequestError) else log and log.warning
     if found is None and damage:

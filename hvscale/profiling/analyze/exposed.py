@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hvscale.profiling.analyze.collectives import match_collectives
-from hvscale.profiling.analyze.steps import StepLog, first_mark
+from hvscale.profiling.analyze.steps import LoggedSteps, first_mark
 from hvscale.profiling.read.events import Events, EventSource, Part, Recording, Reducer
 from hvscale.profiling.read.profile_file import StepSums
 from hvscale.profiling.read.ring_file import INT64_MAX
@@ -50,7 +50,7 @@ class ExposedCommunication(BaseModel):
     steps: list[StepExposure]
 
 
-def exposure_without_calls(recording: Recording, log: StepLog | None) -> ExposedCommunication | None:
+def exposure_without_calls(recording: Recording, log: LoggedSteps | None) -> ExposedCommunication | None:
     """The exposed communication that the program measured itself, or that counters bound.
 
     None without either.
@@ -63,7 +63,7 @@ def exposure_without_calls(recording: Recording, log: StepLog | None) -> Exposed
 
 
 def exposed_communication(
-    recording: Recording, log: StepLog | None, edges_ns: NDArray[np.int64] | None
+    recording: Recording, log: LoggedSteps | None, edges_ns: NDArray[np.int64] | None
 ) -> ExposedCommunication | None:
     """The exposed communication of a run; None if its steps are unknown. Reads all messages.
 

@@ -87,7 +87,7 @@ Key = tuple[int, int]  # operation and bin
 
 
 @dataclass
-class Figures:
+class GroupSums:
     """The figures of a group of calls, which add up.
 
     `bus_bytes`: None if unknown. `durations`: for the percentiles.
@@ -101,7 +101,7 @@ class Figures:
     bitwise_ns: int
     durations: Durations
 
-    def __iadd__(self, other: "Figures") -> "Figures":
+    def __iadd__(self, other: "GroupSums") -> "GroupSums":
         self.calls += other.calls
         self.bytes += other.bytes
         self.bus_bytes = None if None in (self.bus_bytes, other.bus_bytes) else self.bus_bytes + other.bus_bytes  # type: ignore[operator]
@@ -131,7 +131,7 @@ class Figures:
         }
 
 
-def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, Figures]:
+def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, GroupSums]:
     """The figures of one rank's events by operation and bin.
 
     `exact`: keep every duration, so that figures of several ranks have exact percentiles, too.
@@ -153,7 +153,7 @@ def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, Figures]:
         operation, bin_index = divmod(group, len(bins))
         durations, sizes = all_durations[first:last], all_sizes[first:last]
         bitwise = all_bitwise[first:last]
-        found[operation, bin_index] = Figures(
+        found[operation, bin_index] = GroupSums(
             calls=last - first,
             bytes=exact_sum(sizes),
             bus_bytes=_bus_bytes(events.operations[operation], sizes, all_ranks[first:last]),
@@ -165,7 +165,7 @@ def group_events(events: Events, bins: Bins, exact: bool) -> dict[Key, Figures]:
     return found
 
 
-def group_totals(totals: Totals, bins: Bins) -> dict[int, dict[Key, Figures]]:
+def group_totals(totals: Totals, bins: Bins) -> dict[int, dict[Key, GroupSums]]:
     """The figures of counters, by rank and then by operation and bin.
 
     They are exact, except the percentiles and the bins that `bin_warnings` is about.
@@ -173,12 +173,12 @@ def group_totals(totals: Totals, bins: Bins) -> dict[int, dict[Key, Figures]]:
     low, high = bins.index(totals.bytes_min), bins.index(totals.bytes_max)
     mean = bins.index(totals.bytes // np.maximum(totals.calls, 1))
     which = np.where(low == high, high, mean)
-    found: dict[int, dict[Key, Figures]] = {}
+    found: dict[int, dict[Key, GroupSums]] = {}
     columns = (totals.rank, totals.operation, which, totals.calls, totals.bytes, totals.duration_ns, totals.bitwise)
     for entry, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         rank, operation, bin_index, calls, size, duration_ns, bitwise = values
         one = slice(entry, entry + 1)
-        figures = Figures(
+        figures = GroupSums(
             calls=calls,
             bytes=size,
             bus_bytes=_bus_bytes(totals.operations[operation], totals.bytes[one], totals.communicator_size[one]),
@@ -214,7 +214,7 @@ def bin_warnings(counted: Sequence[Totals], bins: Bins) -> list[str]:
     return warnings
 
 
-def add_figures(into: dict[Key, Figures], more: dict[Key, Figures]) -> None:
+def add_figures(into: dict[Key, GroupSums], more: dict[Key, GroupSums]) -> None:
     for key, figures in more.items():
         if key in into:
             into[key] += figures

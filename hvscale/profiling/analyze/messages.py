@@ -18,7 +18,7 @@ from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
 from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
 from hvscale.profiling.read.events import Events, Recording
-from hvscale.profiling.read.gradients_file import GradientStep, GradientTensor, Header, RankGradients
+from hvscale.profiling.read.gradients_file import GradientsHeader, GradientStep, GradientTensor, RankGradients
 from hvscale.profiling.read.passes import in_order, pieces
 from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSION
 
@@ -241,10 +241,10 @@ def _tensor(number: int, size: int) -> GradientTensor:
     return GradientTensor(name=f"message.{number}", dtype=dtype, bytes=size, group=None, process_set=0, device="cpu")
 
 
-def _header(record: RunRecord, rank: int) -> Header:
+def _header(record: RunRecord, rank: int) -> GradientsHeader:
     environment = {**record.env_asked, **record.rank_environment}
     settings = {name: environment[name] for name in SETTINGS if name in environment}
-    return Header(
+    return GradientsHeader(
         version=VERSION,
         rank=rank,
         size=record.np,

@@ -31,7 +31,7 @@ MAX_VARIATION = 0.3  # of the bytes sent in each period: standard deviation / me
 
 
 @dataclass(frozen=True)
-class StepLog:
+class LoggedSteps:
     """The steps in steps.jsonl, in arrays of one length; NaN for a missing value.
 
     `warning` names the damaged lines, which are skipped. `lines` has the numbers of the others,
@@ -60,7 +60,7 @@ class _StepLine(BaseModel):
     communication_seconds: float | None = None
 
 
-def read_step_log(run: RunFolder) -> StepLog | None:
+def read_step_log(run: RunFolder) -> LoggedSteps | None:
     """Reads steps.jsonl; None if the run has no steps.
 
     Skips damaged lines, and a last line without its end, which may still be being written.
@@ -77,7 +77,7 @@ def read_step_log(run: RunFolder) -> StepLog | None:
         return None
     rows = [(step.seconds, step.images, step.communication_seconds) for step in found.values]
     seconds, images, exposed_seconds = np.array(rows, np.float64).reshape(-1, 3).T  # None becomes NaN
-    return StepLog(
+    return LoggedSteps(
         seconds,
         images,
         exposed_seconds,
@@ -86,7 +86,7 @@ def read_step_log(run: RunFolder) -> StepLog | None:
     )
 
 
-def step_edges(recording: Recording, log: StepLog | None) -> NDArray[np.int64] | None:
+def step_edges(recording: Recording, log: LoggedSteps | None) -> NDArray[np.int64] | None:
     """The start of the first step and the ends of all steps, in nanoseconds since 1970.
 
     None if they are unknown. Step marks (`hvscale.profiling.step`) are used as they are, except for

@@ -329,7 +329,7 @@ def no_events() -> Events:
 
 
 @dataclass(frozen=True)
-class Source:
+class ProfileSource:
     """A kind of profile and its reader."""
 
     # If a run has several kinds of profiles, the breakdown uses the one with the highest priority.
@@ -341,8 +341,8 @@ class Source:
 
 
 # By the name in a breakdown's `source`.
-SOURCES: Registry[Source] = Registry("profile source", "hvscale.profiling.read.sources")
+SOURCES: Registry[ProfileSource] = Registry("profile source", "hvscale.profiling.read.sources")
 
 
-def sources_by_priority() -> list[Source]:
+def sources_by_priority() -> list[ProfileSource]:
     return sorted(SOURCES.all().values(), key=lambda source: -source.priority)

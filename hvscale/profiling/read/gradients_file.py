@@ -46,7 +46,7 @@ class GradientTensor(BaseModel):
     device: str
 
 
-class Header(BaseModel):
+class GradientsHeader(BaseModel):
     """The start of a file: the rank, its job and its libraries."""
 
     version: int
@@ -107,7 +107,7 @@ class GpuTimes:
 class RankGradients:
     """The gradients of one rank."""
 
-    header: Header
+    header: GradientsHeader
     tensors: list[GradientTensor]
     steps: list[GradientStep]
     warning: str | None
@@ -132,7 +132,7 @@ def _read(path: Path, stream: BinaryIO) -> RankGradients:
     if kind != b"HEAD" or not payload.startswith(MAGIC):
         raise RequestError(f"{path} is not a recording of gradients, or its start is damaged")
     try:
-        header = Header.model_validate_json(payload[len(MAGIC) :])
+        header = GradientsHeader.model_validate_json(payload[len(MAGIC) :])
     except ValidationError as error:
         raise RequestError(f"{path} is damaged: its header does not describe a rank") from error
     if header.version > VERSION:  # version 1 has no times on a GPU

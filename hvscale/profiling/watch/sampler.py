@@ -16,7 +16,7 @@ from hvscale.profiling.watch.step_tail import read_newest_steps
 PROBLEMS_NAMED = 3  # of possibly hundreds of files
 
 
-class Sampler:
+class WatchSampler:
     """Samples of one run."""
 
     def __init__(self, run: RunFolder, bins: str = "study", steps_seconds: float = 2.0) -> None:

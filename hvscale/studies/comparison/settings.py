@@ -11,7 +11,7 @@ from hvscale.report.tables import TableModel
 from hvscale.studies.comparison.study import (
     ComparisonDocument,
     ComparisonStudy,
-    Measure,
+    MeasuredBy,
     summary_cells,
     summary_table,
 )
@@ -36,7 +36,7 @@ class SettingsComparison(ComparisonDocument):
     """compare-settings.json, which `hvscale compare-settings --json` prints."""
 
     schema_: Literal["hvscale/compare-settings/2"] = "hvscale/compare-settings/2"
-    measured_by: Measure | None = "throughput"
+    measured_by: MeasuredBy | None = "throughput"
     rows: list[SettingsRow] = Field(default_factory=list)
 
     def tabulate(self) -> None:

@@ -19,9 +19,9 @@ from hvscale.report.tables import TableModel
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.profiled_launch import profiled_launch
-from hvscale.studies.throughput import Metric, Source, find_throughput, rank_seconds, read_throughput
+from hvscale.studies.throughput import Metric, ThroughputSource, find_throughput, rank_seconds, read_throughput
 
-Measure = Literal["throughput", "seconds"]
+MeasuredBy = Literal["throughput", "seconds"]
 
 
 class RepeatedRun(BaseModel):
@@ -35,7 +35,7 @@ class RepeatedRun(BaseModel):
     repeat: int
     folder: str
     throughput: float | None = None
-    source: Source | None = None
+    source: ThroughputSource | None = None
     seconds: float | None = None
     problem: str | None = None
 
@@ -52,7 +52,7 @@ class ComparisonDocument(InterleavedDocument):
     np: int
     launch: dict[str, LaunchOptions]
     metric: str | None
-    measured_by: Measure | None = None
+    measured_by: MeasuredBy | None = None
     unit: str | None = None
     runs: list[RepeatedRun] = []
     profiles: list[Comparison] = []
@@ -61,7 +61,7 @@ class ComparisonDocument(InterleavedDocument):
     def baseline(self) -> str:
         return next(iter(self.launch))
 
-    def measured(self, name: str, by: Measure) -> dict[int, float]:
+    def measured(self, name: str, by: MeasuredBy) -> dict[int, float]:
         """The results of the variant `name`, by repeat, of runs that count."""
         found = {run.repeat: getattr(run, by) for run in self.runs if run.name == name and run.problem is None}
         return {repeat: value for repeat, value in found.items() if value is not None}

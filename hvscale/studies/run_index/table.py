@@ -24,7 +24,7 @@ LEFT_OUT_FIRST = ("placement", "size", "age", "comm. %", "images/s", "np", "comm
 PYTHONS = ("python", "python3")
 
 
-class CsvRow(RunEntry):
+class RunCsvRow(RunEntry):
     """An entry with its command as one text."""
 
     command: str  # type: ignore[assignment]
@@ -113,5 +113,7 @@ def human_age(seconds: float) -> str:
 
 def write_entries(index: RunIndex, path: Path) -> None:
     """Write the entries to a CSV file. Raises RequestError if it cannot be written."""
-    rows = [CsvRow.model_construct(**{**dict(entry), "command": shlex.join(entry.command)}) for entry in index.entries]
-    write_csv(path, rows, list(CsvRow.model_fields))
+    rows = [
+        RunCsvRow.model_construct(**{**dict(entry), "command": shlex.join(entry.command)}) for entry in index.entries
+    ]
+    write_csv(path, rows, list(RunCsvRow.model_fields))

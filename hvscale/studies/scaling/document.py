@@ -13,9 +13,9 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.report.tables import TableModel
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.scaling.work import Scaling
-from hvscale.studies.throughput import Source
+from hvscale.studies.throughput import ThroughputSource
 
-SOURCES: dict[Source, str] = {
+SOURCES: dict[ThroughputSource, str] = {
     "metric": "what --metric matches",
     "result.json": "the trainer's result.json",
     "steps.jsonl": "steps.jsonl",
@@ -33,7 +33,7 @@ class ScalingRun(BaseModel):
     repeat: int
     folder: str
     throughput: float | None = None
-    source: Source | None = None
+    source: ThroughputSource | None = None
     threads_per_rank: int | None = None
     problem: str | None = None
 

@@ -18,7 +18,7 @@ Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrainingSample:
     """A sample to train on."""
 
     epoch: int
@@ -72,11 +72,14 @@ class EpochOrder:
         epochs, within = divmod(after, self.steps_per_epoch)
         return Position(start.epoch + 1 + epochs, within * self.global_batch)
 
-    def samples_of(self, step: int, batch: int, batch_size: int) -> list[Sample]:
+    def samples_of(self, step: int, batch: int, batch_size: int) -> list[TrainingSample]:
         """The samples of a step's batch number `batch`: those of all ranks are counted from 0."""
         position = self.position(step)
         start = position.used + batch * batch_size
-        return [Sample(position.epoch, int(index)) for index in self._order(position.epoch)[start : start + batch_size]]
+        return [
+            TrainingSample(position.epoch, int(index))
+            for index in self._order(position.epoch)[start : start + batch_size]
+        ]
 
     def _steps_left(self, position: Position) -> int:
         """Whole steps in the rest of an epoch."""

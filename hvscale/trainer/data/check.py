@@ -28,7 +28,7 @@ from hvscale.trainer.data.images import (
 from hvscale.trainer.data.pairs import MIN_LR_SIDE
 from hvscale.trainer.data.sources import ImagePair, layout_of, pairs_of
 
-Kind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "unknown range", "too small"]
+ProblemKind = Literal["truncated", "missing", "mismatched", "grey", "16-bit", "unknown range", "too small"]
 SCALES = (2, 3, 4)
 PATCH_SIZE: int = TrainConfig.model_fields["patch_size"].default
 # Mean difference, in grey levels, between a low-resolution image and its downscaled partner. Other
@@ -40,7 +40,7 @@ TIFF_BITS_PER_SAMPLE = 258
 
 class Problem(BaseModel):
     file: Path
-    kind: Kind
+    kind: ProblemKind
     detail: str
 
 
@@ -101,7 +101,7 @@ def _decoded(file: Path) -> Pixels | Problem:
     try:
         return decode(file)
     except RequestError as error:
-        kind: Kind = "unknown range" if isinstance(error.__cause__, UnknownRangeError) else "truncated"
+        kind: ProblemKind = "unknown range" if isinstance(error.__cause__, UnknownRangeError) else "truncated"
         return Problem(file=file, kind=kind, detail=why_unreadable(error.__cause__))
 
 

@@ -13,7 +13,7 @@ from hvscale.core.files import is_folder
 from hvscale.trainer.config import BUNDLED
 from hvscale.trainer.data.images import SUFFIXES, images_in, reading
 
-Layout = Literal["bundled", "div2k", "benchmark", "folder"]
+DatasetLayout = Literal["bundled", "div2k", "benchmark", "folder"]
 
 # Colour photos inside the installed packages; the packages' own functions would download others.
 # motorcycle_right.png is left out, because it shows the same as the left one.
@@ -42,7 +42,7 @@ class ImagePair:
 @dataclass(frozen=True)
 class ImageSet:
     title: str
-    layout: Layout
+    layout: DatasetLayout
     pairs: list[ImagePair]
 
 
@@ -55,7 +55,7 @@ class ImageFolder:
     """The folder with X2, X3 and X4; it may be missing. None if the layout has no such folder."""
 
 
-def layout_of(data: str, given: str) -> tuple[str, Layout, list[ImageFolder]]:
+def layout_of(data: str, given: str) -> tuple[str, DatasetLayout, list[ImageFolder]]:
     """Title, layout and image folders of the folder `data`, which errors call `given`.
 
     Raises RequestError if it is not a readable folder.

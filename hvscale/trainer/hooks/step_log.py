@@ -8,7 +8,7 @@ from hvscale.trainer.steps_file import StepRecord, StepsFile
 from hvscale.trainer.trainer import Hook, StepReport, Trainer
 
 
-class StepLog(Hook):
+class StepLogHook(Hook):
     """Rank 0 writes each step to steps.jsonl and shows progress on stderr."""
 
     def __init__(self, run: RunFolder, resumed: bool) -> None:

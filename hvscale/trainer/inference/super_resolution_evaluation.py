@@ -23,7 +23,7 @@ CAPTION_HEIGHT = 34
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PhotoComparison:
     """Four versions of a photo (height, width, 3), `lr` smaller by the scale, and PSNR of two."""
 
     lr: Pixels
@@ -43,11 +43,11 @@ class PhotoScore:
     bicubic_ssim: float
 
 
-def compare(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> Comparison:
+def compare(model: nn.Module, photo: Photo, scale: int, measure: Measure) -> PhotoComparison:
     """Upscale one whole photo. Computes in fp32 whatever the precision of training."""
     lr, hr = photo.lr[:], photo.hr[:]
     bicubic, ours = resize.enlarge(lr, scale), upscale_image(model, lr, scale)
-    return Comparison(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
+    return PhotoComparison(lr, bicubic, ours, hr, psnr_db(bicubic, hr, measure), psnr_db(ours, hr, measure))
 
 
 def score_photos(
@@ -84,7 +84,7 @@ def mean_psnr_db(scores: list[PhotoScore]) -> float:
     return fmean(score.psnr_db for score in scores)
 
 
-def side_by_side(photo: Comparison) -> Image.Image:
+def side_by_side(photo: PhotoComparison) -> Image.Image:
     """The picture of a run: LR, bicubic, model and HR in the window of bicubic's largest error."""
     pixels_wide = min(WINDOW, *photo.hr.shape[:2])
     window = worst_window(photo.bicubic, photo.hr, pixels_wide)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.prediction.model.costs import Burst
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 
 Floats = NDArray[np.float64]
 
@@ -18,10 +18,10 @@ def make_job(
     after: float = 0.01,
     dtypes: list[str] | None = None,
     groups: list[str | None] | None = None,
-) -> Job:
+) -> PredictedJob:
     """`ready`: (ranks, steps, tensors)."""
     count = len(sizes)
-    return Job(
+    return PredictedJob(
         name="job",
         names=[f"tensor.{number}" for number in range(count)],
         dtypes=dtypes or ["float32"] * count,
@@ -36,7 +36,7 @@ def make_job(
     )
 
 
-def regular_job(sizes: list[int], interval: float = 0.01, ranks: int = 2, steps: int = 4) -> Job:
+def regular_job(sizes: list[int], interval: float = 0.01, ranks: int = 2, steps: int = 4) -> PredictedJob:
     """All ranks enqueue a tensor every `interval` seconds."""
     ready = np.tile(interval * np.arange(1, len(sizes) + 1), (ranks, steps, 1))
     return make_job(ready, sizes)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from hvscale.prediction.model.costs import Burst, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from tests.prediction.model.jobs import SimpleCosts, make_job, regular_job
 
 MB = 1_000_000
 
 
-def run(job: Job, costs: SimpleCosts, np_: int = 2, **knobs: float) -> Simulation:
+def run(job: PredictedJob, costs: SimpleCosts, np_: int = 2, **knobs: float) -> Simulation:
     fields = {"cycle_seconds": 1e-3, "fusion_bytes": 64 * MB, **knobs}
     return simulate(job, HorovodSettings(**fields), costs, np_, chains=3, steps=4)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hvscale.prediction.model.computation import Draw
 from hvscale.prediction.model.costs import Burst, HorovodSettings
 from hvscale.prediction.model.horovod_loop import Exposed, Loop, Simulation, Units, simulate
-from hvscale.prediction.model.job import Job
+from hvscale.prediction.model.job import PredictedJob
 from tests.prediction.model.jobs import SimpleCosts, make_job
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ class GrowingCosts(SimpleCosts):
         return (np - 1) * super().copy_seconds(bytes, np)
 
 
-def job_of(ready: Sequence[float], sizes: list[int], **fields: list[str] | list[str | None]) -> Job:
+def job_of(ready: Sequence[float], sizes: list[int], **fields: list[str] | list[str | None]) -> PredictedJob:
     """Two ranks which enqueue the tensors at the same times in each of two steps."""
     return make_job(np.tile(np.array(ready), (2, 2, 1)), sizes, after=0.0, **fields)  # type: ignore[arg-type]
 

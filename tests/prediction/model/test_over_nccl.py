@@ -18,7 +18,7 @@ from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.model.computation import Computation
 from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
-from hvscale.prediction.model.job import Job, read_job
+from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.model.measured_costs import fit_costs
 from hvscale.prediction.model.samples import Samples, run_samples
 from hvscale.profiling.read import nccl_file, profile_file
@@ -246,7 +246,7 @@ def gpu_gradients(rank: int, steps: Sequence[GpuStep], size: int = MIB, device: 
     return b"".join(frames)
 
 
-def recorded_job(folder: Path, *ranks: Sequence[GpuStep], device: str = "cuda") -> Job:
+def recorded_job(folder: Path, *ranks: Sequence[GpuStep], device: str = "cuda") -> PredictedJob:
     run = make_run(folder, 2)
     for rank, steps in enumerate(ranks):
         (run.hvprof / f"gradients-{rank:05}.hvg").write_bytes(gpu_gradients(rank, steps, device=device))
@@ -294,7 +294,7 @@ def test_without_the_gpu_s_times_of_all_ranks_tensors_are_enqueued_when_ready(tm
         assert milliseconds(job.ready) == [[[1, 2], [1, 3], [1, 2]]] * 2
 
 
-def random_job(tensors: int = 6) -> Job:
+def random_job(tensors: int = 6) -> PredictedJob:
     generator = np.random.default_rng(4)
     return make_job(np.sort(generator.uniform(0, 0.05, (3, 5, tensors)), axis=2), [MIB] * tensors)
 
@@ -342,7 +342,7 @@ def test_a_host_that_is_never_ahead_changes_nothing(np_: int) -> None:
         assert_same(loop(job, costs, np_), loop(replace(job, enqueued=enqueued), costs, np_))
 
 
-def loop(job: Job, costs: SimpleCosts, np_: int) -> Simulation:
+def loop(job: PredictedJob, costs: SimpleCosts, np_: int) -> Simulation:
     return simulate(job, HorovodSettings(), costs, np_, chains=4, steps=6)
 
 

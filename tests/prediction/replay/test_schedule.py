@@ -8,7 +8,7 @@ import pytest
 
 from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, Wait
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps
-from hvscale.profiling.read.gradients_file import GpuTimes, GradientStep, GradientTensor, Header, RankGradients
+from hvscale.profiling.read.gradients_file import GpuTimes, GradientsHeader, GradientStep, GradientTensor, RankGradients
 
 
 def tensor(name: str, group: str | None = None) -> GradientTensor:
@@ -28,7 +28,7 @@ def step(number: int, enqueued: list[float], waits: list[tuple[int, float, float
 def job(*ranks: tuple[list[GradientTensor], list[GradientStep]]) -> JobGradients:
     made = []
     for number, (tensors, steps) in enumerate(ranks):
-        header = Header(version=1, rank=number, size=len(ranks), local_size=1, horovod=None, torch=None)
+        header = GradientsHeader(version=1, rank=number, size=len(ranks), local_size=1, horovod=None, torch=None)
         made.append(RankSteps(RankGradients(header, tensors, steps, None), {one.number: one for one in steps}))
     return JobGradients(made, [one.number for one in ranks[0][1]], 0, [])
 

@@ -20,7 +20,7 @@ from hvscale.report.tables import TableModel
 from hvscale.studies.base import Warn, load_previous
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 
-Collectives = Literal["library", "table"]
+CollectivesChoice = Literal["library", "table"]
 StudyT = TypeVar("StudyT", bound=InterleavedStudy[Any, Any, Any])
 
 
@@ -161,14 +161,14 @@ class TableEntry(Entry, ABC):
     --collectives.
     """
 
-    collectives: Annotated[tuple[Collectives, ...], Field(min_length=1)] = ("library",)
+    collectives: Annotated[tuple[CollectivesChoice, ...], Field(min_length=1)] = ("library",)
 
     @property
     def needs_table(self) -> bool:
         return "table" in self.collectives
 
 
-def with_collectives(collectives: Collectives, options: LaunchOptions) -> LaunchOptions:
+def with_collectives(collectives: CollectivesChoice, options: LaunchOptions) -> LaunchOptions:
     """The options with or without their decision table."""
     return options if collectives == "table" else options.replace(collectives=None)
 

@@ -15,7 +15,7 @@ from hvscale.bench.collectives.controller import CollectiveBench, CollectiveOpti
 from hvscale.bench.collectives.document import BenchDocument, rows_to_compare
 from hvscale.bench.collectives.request import DEFAULT_ITERATIONS, DEFAULT_WARMUP
 from hvscale.bench.experiments.entries import (
-    Collectives,
+    CollectivesChoice,
     LaunchContext,
     MeasurementDefaults,
     TableEntry,
@@ -89,7 +89,7 @@ class CollectiveVariant:
     np: int
     dtype: str
     placement: str
-    collectives: Collectives
+    collectives: CollectivesChoice
 
     def __str__(self) -> str:
         return f"np {self.np}, {self.dtype}, {self.placement}{', table' if self.collectives == 'table' else ''}"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_valid
 from hvscale.bench.experiments.entries import Entry, LaunchContext, MeasurementDefaults, comma_list, register
 from hvscale.bench.experiments.entries.command import THROUGHPUT
 from hvscale.bench.experiments.entries.replay import ReplayEntry
-from hvscale.bench.experiments.entries.settings import SettingsDocument, SettingsEntry, Source, percent
+from hvscale.bench.experiments.entries.settings import SettingsDocument, SettingsEntry, percent
 from hvscale.bench.experiments.series import EFFICIENCY, Key, PredictedInterval, Series, Unit, Value
 from hvscale.core.documents import VersionedDocument, from_json, to_json
 from hvscale.core.errors import RequestError, UntrustedError
@@ -21,6 +21,7 @@ from hvscale.core.run_folder import Host, write_text
 from hvscale.core.units import human_interval, human_number
 from hvscale.report.tables import TableModel
 from hvscale.studies.base import Warn
+from hvscale.studies.document import ResultSource
 from hvscale.studies.interleaved import ProgressReporter
 
 # A process of its own, because a benchmark does not depend on the model behind the prediction.
@@ -31,11 +32,11 @@ DOCUMENT = "bench-predict.json"
 OF_RUNS = ("placement", "nodes", "link", "repeat")
 
 
-class PredictedRow(BaseModel):
+class PredictedRowExcerpt(BaseModel):
     """One number of ranks of a prediction: the fields that an experiment uses."""
 
     np: int
-    source: Source
+    source: ResultSource
     extrapolation: float
     scaling_efficiency: float
     scaling_efficiency_low: float | None
@@ -57,7 +58,7 @@ class Prediction(VersionedDocument):
     network: str
     confidence: float
     warnings: list[str]
-    rows: list[PredictedRow]
+    rows: list[PredictedRowExcerpt]
 
 
 class PredictDocument(VersionedDocument):
@@ -170,7 +171,7 @@ class PredictMeasurement(MeasurementDefaults):
             for one in self.series_of(settings, row, prediction.confidence)
         ]
 
-    def series_of(self, settings: str, row: PredictedRow, confidence: float) -> list[Series]:
+    def series_of(self, settings: str, row: PredictedRowExcerpt, confidence: float) -> list[Series]:
         """Efficiency, and seconds per image if the images are known."""
         labels: dict[Key, Value] = {
             "program": self.entry.program,
@@ -251,7 +252,7 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1].removeprefix("hvscale: ") if lines else str(done.returncode)
 
 
-def cells(row: PredictedRow) -> list[str]:
+def cells(row: PredictedRowExcerpt) -> list[str]:
     low, high = row.scaling_efficiency_low, row.scaling_efficiency_high
     return [
         str(row.np),

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import PositiveInt
 
 from hvscale.bench.experiments.entries import LaunchContext, register
-from hvscale.bench.experiments.entries.settings import SettingsMeasurement, SettingsStudy, Source, VariantsEntry
+from hvscale.bench.experiments.entries.settings import SettingsMeasurement, SettingsStudy, VariantsEntry
 from hvscale.core.run_folder import RunFolder
 from hvscale.launch.options import LaunchOptions
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.studies.base import finished_or_new_run
+from hvscale.studies.document import ResultSource
 from hvscale.studies.profiled_launch import profiled_launch
 
 
@@ -68,7 +69,7 @@ class ReplayEntry(VariantsEntry):
     replay; None for as many as were recorded.
     """
 
-    source: ClassVar[Source] = "replayed"
+    source: ClassVar[ResultSource] = "replayed"
     measure: Literal["replay"]
     record_np: PositiveInt = 2
     steps: PositiveInt | None = None

@@ -26,9 +26,9 @@ from hvscale.profiling.compare import Comparison
 from hvscale.report.tables import TableModel
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy
+from hvscale.studies.document import ResultSource
 
 ALLREDUCE = "allreduce"
-Source = Literal["measured", "replayed", "predicted", "documented"]
 # Shorter messages are usually copied into buffers that the library has registered for good.
 REGISTERED_BYTES = 16 << 10
 CACHE_ENTRIES = 8192  # of one rank, at least: MVAPICH2's MV2_NDREG_ENTRIES, 8192 + 2 np
@@ -36,7 +36,7 @@ PERCENT = 100
 NO_GPU = "the command keeps its gradients in host memory: CUDA IPC and NCCL need GPUs"
 
 
-class Variant(BaseModel):
+class SettingsVariant(BaseModel):
     """A combination of settings, placement and number of ranks."""
 
     settings: str
@@ -44,7 +44,7 @@ class Variant(BaseModel):
     np: int
 
 
-class SettingsRow(BaseModel):
+class VariantRow(BaseModel):
     """One variant: means over its runs with 95 % intervals, None if unknown.
 
     `throughput`: of all ranks. `scaling_efficiency`: a rank's share of the throughput, over that on
@@ -55,7 +55,7 @@ class SettingsRow(BaseModel):
     settings: str
     placement: str
     np: int
-    source: Source
+    source: ResultSource
     runs: int
     throughput: float | None
     throughput_low: float | None
@@ -79,15 +79,15 @@ class SettingsDocument(ComparisonDocument):
     """
 
     schema_: Literal["hvscale/bench-settings/1"] = "hvscale/bench-settings/1"
-    source: Source
-    variants: dict[str, Variant]
+    source: ResultSource
+    variants: dict[str, SettingsVariant]
     unavailable: dict[str, str] = {}
     recordings: dict[str, str] = Field(default_factory=dict)
     record: dict[str, LaunchOptions] = Field(default_factory=dict)
     replay_options: list[str] = []
     messages: dict[str, dict[str, float]] = Field(default_factory=dict)
     hit_rates: dict[str, float | None] = Field(default_factory=dict)
-    rows: list[SettingsRow] = Field(default_factory=list)
+    rows: list[VariantRow] = Field(default_factory=list)
 
     def read_profile(self, run: RunFolder) -> None:
         self.messages[run.path.name] = message_seconds(run)
@@ -96,12 +96,12 @@ class SettingsDocument(ComparisonDocument):
     def tabulate(self) -> None:
         self.rows = [self._row(name, variant) for name, variant in self.variants.items() if self.folders(name)]
 
-    def _row(self, name: str, variant: Variant) -> SettingsRow:
+    def _row(self, name: str, variant: SettingsVariant) -> VariantRow:
         throughput = list(self.measured(name, "throughput").values())
         efficiency = student(list(self.efficiency(name).values())) if self.efficiency(name) else (None, None, None)
         allreduce = list(self.seconds(name).get(ALLREDUCE, {}).values())
         hits = list(self.hits(name).values())
-        return SettingsRow(
+        return VariantRow(
             **variant.model_dump(),
             source=self.source,
             runs=len(self.folders(name)),
@@ -184,7 +184,7 @@ class VariantsEntry(Entry):
     keeps its gradients, for claims.
     """
 
-    source: ClassVar[Source]
+    source: ClassVar[ResultSource]
     program: str
     command: Annotated[list[str], Field(min_length=1)]
     settings: Annotated[list[str], Field(min_length=1)]
@@ -208,7 +208,7 @@ class VariantsEntry(Entry):
                 raise RequestError(f"settings: {name}: {suggest_name('settings', name, launch.settings)}")
             for np_ in sorted(set(self.np)):
                 try:
-                    self.add(jobs, Variant(settings=name, placement="", np=np_), path, launch, command)
+                    self.add(jobs, SettingsVariant(settings=name, placement="", np=np_), path, launch, command)
                 except UnsupportedError as error:
                     jobs.unavailable[name] = str(error)
         if not jobs.launch:
@@ -222,7 +222,9 @@ class VariantsEntry(Entry):
             asked = asked.model_copy(update={"nodes": np_})
         return options_of_each(list(self.placement), asked, np_)
 
-    def add(self, jobs: "Jobs", variant: Variant, path: Path, launch: LaunchContext, command: list[str]) -> None:
+    def add(
+        self, jobs: "Jobs", variant: SettingsVariant, path: Path, launch: LaunchContext, command: list[str]
+    ) -> None:
         """Add a variant in every placement.
 
         Raises UnsupportedError if the job's libraries do not support its settings, and
@@ -278,7 +280,7 @@ class Jobs:
     """
 
     launch: dict[str, LaunchOptions] = field(default_factory=dict)
-    variants: dict[str, Variant] = field(default_factory=dict)
+    variants: dict[str, SettingsVariant] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -287,7 +289,7 @@ class Jobs:
 class SettingsEntry(VariantsEntry):
     """A command under several settings."""
 
-    source: ClassVar[Source] = "measured"
+    source: ClassVar[ResultSource] = "measured"
     measure: Literal["settings"]
 
     def measurement(self, path: Path, launch: LaunchContext) -> "SettingsMeasurement":
@@ -309,7 +311,7 @@ class SettingsMeasurement(InterleavedMeasurement[SettingsStudy]):
             for operation, unit, values in measured(document, name)
         ]
 
-    def labels(self, variant: Variant, operation: str) -> dict[Key, Value]:
+    def labels(self, variant: SettingsVariant, operation: str) -> dict[Key, Value]:
         return {
             "program": self.program,
             "settings": variant.settings,
@@ -348,7 +350,7 @@ def measured(document: SettingsDocument, name: str) -> list[tuple[str, Unit, dic
     return [one for one in found if one[2]]
 
 
-def scaling_table(title: str, rows: Sequence[SettingsRow], unavailable: Mapping[str, str]) -> TableModel:
+def scaling_table(title: str, rows: Sequence[VariantRow], unavailable: Mapping[str, str]) -> TableModel:
     """A row for each number of ranks, by settings."""
     groups: dict[str, list[list[str]]] = {}
     for row in rows:

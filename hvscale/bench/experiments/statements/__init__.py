@@ -33,7 +33,7 @@ from hvscale.bench.experiments.series import (
 from hvscale.core.registry import Registry
 from hvscale.core.statistics import CONFIDENCE
 
-Verdict = Literal["holds", "does not hold", "inconclusive", "cannot be tested here"]
+StatementVerdict = Literal["holds", "does not hold", "inconclusive", "cannot be tested here"]
 NOT_MEASURED = "no measurement matches this statement"
 
 
@@ -56,7 +56,7 @@ class Finding(BaseModel):
     decisive ones come first.
     """
 
-    verdict: Verdict
+    verdict: StatementVerdict
     reason: str
     limit_percent: float | None = None
     comparisons: list[StatementComparison] = []
@@ -125,7 +125,7 @@ class Statement(BaseModel, ABC):
         return self.where
 
     @property
-    def needs_range(self) -> Verdict:
+    def needs_range(self) -> StatementVerdict:
         """The verdict that only measurements of the whole range prove."""
         return "holds"
 
@@ -178,7 +178,7 @@ class SomewhereStatement(Statement):
     somewhere: bool = False
 
     @property
-    def needs_range(self) -> Verdict:
+    def needs_range(self) -> StatementVerdict:
         return "does not hold" if self.somewhere else "holds"
 
 
@@ -277,7 +277,9 @@ def compare(what: str, found: PercentChange, limit: Limit) -> StatementCompariso
     )
 
 
-def decide(agreements: Sequence[bool | None], corrected: Sequence[bool | None], somewhere: bool) -> tuple[Verdict, str]:
+def decide(
+    agreements: Sequence[bool | None], corrected: Sequence[bool | None], somewhere: bool
+) -> tuple[StatementVerdict, str]:
     """The verdict and its reason. `agreements`: by 95 % intervals; `corrected`: by intervals
     widened for their number.
     """

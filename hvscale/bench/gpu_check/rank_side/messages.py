@@ -22,7 +22,7 @@ WARM_UP_CALLS = 5
 
 
 @dataclass(frozen=True)
-class Message:
+class PlannedCalls:
     """`calls` calls of a collective of `bytes` bytes of fp32, counted as in nccl-tests."""
 
     operation: str
@@ -31,12 +31,12 @@ class Message:
 
 
 MESSAGES = (
-    Message("allreduce", 8, 20),
-    Message("allreduce", 64 << 10, 20),
-    Message("allreduce", 4 << 20, 4),
-    Message("broadcast", 1 << 20, 6),
-    Message("allgather", 1 << 20, 5),
-    Message("reduce-scatter", 1 << 20, 3),
+    PlannedCalls("allreduce", 8, 20),
+    PlannedCalls("allreduce", 64 << 10, 20),
+    PlannedCalls("allreduce", 4 << 20, 4),
+    PlannedCalls("broadcast", 1 << 20, 6),
+    PlannedCalls("allgather", 1 << 20, 5),
+    PlannedCalls("reduce-scatter", 1 << 20, 3),
 )
 
 

@@ -7,7 +7,7 @@ OVERFLOW_STEP = 4  # the training step in which the model `overflowing` overflow
 
 
 @dataclass(frozen=True)
-class Variant:
+class ThroughputVariant:
     name: str
     tf32: bool = False
     bf16: bool = False
@@ -17,13 +17,15 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("fp32"),
-    Variant("TF32", tf32=True),
-    Variant("bf16", bf16=True),
-    Variant("bf16 + channels_last", bf16=True, channels_last=True),
-    Variant("bf16 + channels_last, compiled", bf16=True, channels_last=True, compiled=True),
-    Variant("bf16 + channels_last, CUDA graph", bf16=True, channels_last=True, graph=True),
-    Variant("bf16 + channels_last, compiled, CUDA graph", bf16=True, channels_last=True, compiled=True, graph=True),
+    ThroughputVariant("fp32"),
+    ThroughputVariant("TF32", tf32=True),
+    ThroughputVariant("bf16", bf16=True),
+    ThroughputVariant("bf16 + channels_last", bf16=True, channels_last=True),
+    ThroughputVariant("bf16 + channels_last, compiled", bf16=True, channels_last=True, compiled=True),
+    ThroughputVariant("bf16 + channels_last, CUDA graph", bf16=True, channels_last=True, graph=True),
+    ThroughputVariant(
+        "bf16 + channels_last, compiled, CUDA graph", bf16=True, channels_last=True, compiled=True, graph=True
+    ),
 )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
 from hvscale import models
-from hvscale.bench.gpu_check.rank_side.requests import VARIANTS, Request, Variant
+from hvscale.bench.gpu_check.rank_side.requests import VARIANTS, Request, ThroughputVariant
 from hvscale.bench.gpu_check.rank_side.results import synchronize
 from hvscale.core.compiler_tools import compile_without_openssl
 
@@ -36,7 +36,7 @@ class TrainingStep:
     The loss stays on the device.
     """
 
-    def __init__(self, request: Request, variant: Variant) -> None:
+    def __init__(self, request: Request, variant: ThroughputVariant) -> None:
         self.variant = variant
         self.device = torch.device(request.device)
         torch.manual_seed(1)
@@ -115,11 +115,11 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def needs_gpu(variant: Variant) -> bool:
+def needs_gpu(variant: ThroughputVariant) -> bool:
     return variant.tf32 or variant.graph
 
 
-def prepare(request: Request, variant: Variant) -> tuple[TrainingStep, dict[str, Any]]:
+def prepare(request: Request, variant: ThroughputVariant) -> tuple[TrainingStep, dict[str, Any]]:
     """A variant that is ready to be timed, and its memory and first seconds."""
     on_gpu = request.device != "cpu"
     allow_tf32(variant.tf32)
@@ -158,7 +158,7 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:500]
 
 
-def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
+def run_all(request: Request, variants: Sequence[ThroughputVariant], write: Callable[[dict[str, Any]], None]) -> None:
     """Measure the compiled variants last: compiling may take all the time there is."""
     if request.device != "cpu":
         torch.backends.cudnn.benchmark = True
@@ -167,10 +167,12 @@ def run_all(request: Request, variants: Sequence[Variant], write: Callable[[dict
         measure_interleaved(request, [variant for variant in variants if variant.compiled == compiled], write)
 
 
-def measure_interleaved(request: Request, variants: Sequence[Variant], write: Callable[[dict[str, Any]], None]) -> None:
+def measure_interleaved(
+    request: Request, variants: Sequence[ThroughputVariant], write: Callable[[dict[str, Any]], None]
+) -> None:
     """Prepare the variants, measure them interleaved, and write a line for each."""
-    ready: dict[Variant, TrainingStep] = {}
-    facts: dict[Variant, dict[str, Any]] = {}
+    ready: dict[ThroughputVariant, TrainingStep] = {}
+    facts: dict[ThroughputVariant, dict[str, Any]] = {}
     for variant in variants:
         if request.device == "cpu" and needs_gpu(variant):
             write({**asdict(variant), "needs_gpu": True})
@@ -180,7 +182,7 @@ def measure_interleaved(request: Request, variants: Sequence[Variant], write: Ca
             ready[variant], facts[variant] = prepare(request, variant)
         except Exception as error:
             write({**asdict(variant), "problem": first_line(error)})
-    speeds: dict[Variant, list[float]] = {variant: [] for variant in ready}
+    speeds: dict[ThroughputVariant, list[float]] = {variant: [] for variant in ready}
     for _ in range(request.rounds):
         for variant, step in ready.items():
             count, seconds = measure(step, request.seconds / request.rounds)

@@ -22,7 +22,7 @@ from hvscale.comm_tuning.autotune.rank_side.candidates import LARGE_BROADCAST, O
 from hvscale.comm_tuning.autotune.rank_side.horovod_knobs import CYCLE, DEFAULTS, THRESHOLD
 from hvscale.comm_tuning.autotune.rank_side.request import VERSION, RankRequest, Settings, split, words
 from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_message
-from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, Outcome, Plan, Search
+from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, LiveSearch, Outcome, Plan
 from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, without_own_variables
 from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariableError
 from hvscale.core.errors import HvscaleError
@@ -76,7 +76,7 @@ class Agent:
         self.device: Any = "cpu"  # of the gradients
         self.hello: Any = None
         self.plan: Plan | None = None  # on rank 0
-        self.search: Search | None = None
+        self.search: LiveSearch | None = None
         self.decision: Block | Outcome | None = None  # on rank 0, until all ranks can follow it
         self.block = Block({}, 0)
         self.times: list[float] = []
@@ -235,7 +235,7 @@ class Agent:
         remembered, problem = result.recall(accepted)
         if problem:
             say(problem)
-        self.search = Search(request.steps, Space(moves, self._shape()), remembered)
+        self.search = LiveSearch(request.steps, Space(moves, self._shape()), remembered)
         self.plan = self.search.plan()
 
     def _shape(self) -> JobShape:

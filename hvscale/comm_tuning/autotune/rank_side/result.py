@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hvscale.comm_tuning.autotune.rank_side.request import RankRequest, Remembered, Settings, words
-from hvscale.comm_tuning.autotune.rank_side.search import Outcome, Search
+from hvscale.comm_tuning.autotune.rank_side.search import LiveSearch, Outcome
 from hvscale.comm_tuning.autotune.rank_side.switch import library_name
 
 FILE = "result.json"
@@ -68,7 +68,7 @@ class Result:
                 return None, f"remembered settings are not used: this job cannot change {', '.join(unusable)} now"
         return None, ""
 
-    def finish(self, outcome: Outcome, search: Search) -> None:
+    def finish(self, outcome: Outcome, search: LiveSearch) -> None:
         """Write the outcome of a whole search."""
         self._note(outcome.settings, proven=True)
         self._write(
@@ -81,7 +81,7 @@ class Result:
         )
         _say(sentence(outcome, search))
 
-    def stop(self, reason: str, search: Search | None) -> None:
+    def stop(self, reason: str, search: LiveSearch | None) -> None:
         """Write that the tuning ended early."""
         if search is not None:
             self._write(search, state="unfinished", reason=reason, settings={}, remembered=False, pairs=[])
@@ -89,17 +89,17 @@ class Result:
             self._save({"state": "not tuned", "reason": reason})
         _say(f"the defaults are kept: {reason}" if search is not None else f"nothing was tuned: {reason}")
 
-    def save_best(self, search: Search) -> None:
+    def save_best(self, search: LiveSearch) -> None:
         """Write the best settings so far, if they have changed: a signal may end the program."""
         if search.best != self.best:
             self.best = search.best
             self._write_unproven("the job ended before the proof", search)
 
-    def _write_unproven(self, reason: str, search: Search) -> None:
+    def _write_unproven(self, reason: str, search: LiveSearch) -> None:
         fields = {"settings": {}, "unproven": search.best, "remembered": False, "pairs": []}
         self._write(search, state="unfinished", reason=reason, **fields)
 
-    def break_off(self, reason: str, search: Search) -> None:
+    def break_off(self, reason: str, search: LiveSearch) -> None:
         """Write the best settings of a search that the end of the program interrupted."""
         if not search.best:
             self.stop(reason, search)
@@ -114,7 +114,7 @@ class Result:
         if settings:
             self.earlier.append({"fingerprint": self.fingerprint, "settings": settings, "proven": proven})
 
-    def _write(self, search: Search, **fields: Any) -> None:
+    def _write(self, search: LiveSearch, **fields: Any) -> None:
         trials = [
             {"settings": one.settings, "steps": one.steps, "ratio": one.ratio, "kept": one.kept}
             for one in search.trials
@@ -167,7 +167,7 @@ def largest_message(sizes: Sequence[tuple[int, str]], threshold: int) -> int:
     return max((max(size, min(of_type[dtype], threshold)) for size, dtype in sizes), default=0)
 
 
-def sentence(outcome: Outcome, search: Search) -> str:
+def sentence(outcome: Outcome, search: LiveSearch) -> str:
     """The outcome in one line."""
     if outcome.state != "tuned" or outcome.gain is None:
         return f"the defaults are kept after {search.used} steps: {outcome.reason}"

@@ -43,7 +43,7 @@ T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.
 
 NO_GAIN = "the best candidate had no proven gain"
 
-State = Literal["tuned", "defaults"]
+OutcomeState = Literal["tuned", "defaults"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class BlockTimes:
 
 
 @dataclass(frozen=True)
-class Trial:
+class LiveTrial:
     """A candidate that was tried: its step time over the reference's, and whether it was kept."""
 
     settings: Settings
@@ -88,7 +88,7 @@ class Outcome:
     default / tuned with the limits of its 95 % interval.
     """
 
-    state: State
+    state: OutcomeState
     reason: str
     settings: Settings = field(default_factory=dict)
     remembered: bool = False
@@ -103,7 +103,7 @@ Probing = Generator[Block, BlockTimes, None]
 Timing = Generator[Block, BlockTimes, float]
 
 
-class Search:
+class LiveSearch:
     """Yields blocks of steps and receives their times; returns the outcome.
 
     The settings of the outcome are in effect after it only if the caller switches to them. `lost`:
@@ -123,7 +123,7 @@ class Search:
         self.base = 0.0  # seconds of a step with the defaults
         self.switches: dict[bool, list[float]] = {False: [], True: []}  # by whether Horovod restarted
         self.samples: dict[tuple[tuple[str, str], ...], list[float]] = {}
-        self.trials: list[Trial] = []
+        self.trials: list[LiveTrial] = []
         self.drops_remembered = False
         self.of_defaults = [0.0, 0.0]  # seconds of steps with the defaults, and of waiting in them
 
@@ -249,13 +249,13 @@ class Search:
             ratio, high = log_ratio(self._recent(settings), self._recent(best), T_90)
         of_candidate = self._recent(settings)
         kept = high < 1
-        self.trials.append(Trial(settings, len(of_candidate), ratio, kept))
+        self.trials.append(LiveTrial(settings, len(of_candidate), ratio, kept))
         if not kept:
             yield from self._measure(best, 3)
         return kept
 
     def _end_trial(self, settings: Settings, best: Settings, ratio: float) -> Verdict:
-        self.trials.append(Trial(settings, len(self.samples.get(key_of(settings), [])) or 1, ratio, False))
+        self.trials.append(LiveTrial(settings, len(self.samples.get(key_of(settings), [])) or 1, ratio, False))
         yield from self._measure(best, 3)
         return False
 

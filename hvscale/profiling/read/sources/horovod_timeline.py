@@ -22,7 +22,7 @@ from hvscale.core.documents import parse_json
 from hvscale.core.errors import RequestError
 from hvscale.core.progress import Progress
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.events import PHASES, SOURCES, HorovodMessages, Recording, Reducer, Source
+from hvscale.profiling.read.events import PHASES, SOURCES, HorovodMessages, ProfileSource, Recording, Reducer
 from hvscale.profiling.read.passes import reduce_messages
 from hvscale.profiling.read.timeline_messages import OPERATIONS, TimelineEvents
 
@@ -186,7 +186,7 @@ def read(
 
 
 # The only source under Gloo. Under MPI and NCCL, the other sources record every rank.
-SOURCES.register("horovod-timeline", Source(priority=10, read=read))
+SOURCES.register("horovod-timeline", ProfileSource(priority=10, read=read))
 
 
 class Timeline:

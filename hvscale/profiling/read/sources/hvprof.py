@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.profiling.read.counters import Totals, size_limits
-from hvscale.profiling.read.events import SOURCES, Events, EventSource, Part, Recording, Reducer, Source, ordinal_ranges
+from hvscale.profiling.read.events import (
+    SOURCES,
+    Events,
+    EventSource,
+    Part,
+    ProfileSource,
+    Recording,
+    Reducer,
+    ordinal_ranges,
+)
 from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
 from hvscale.profiling.read.passes import PIECE, in_order, reduce_parts
 from hvscale.profiling.read.profile_file import (
@@ -36,7 +45,7 @@ Opened = TypeVar("Opened", ProfileFile, ProfileHeader)
 def read(
     run: RunFolder, reducers: Sequence[Reducer[Any]] = (), ranks: Collection[int] | None = None
 ) -> Recording | None:
-    """Reads every hvprof profile of the run; None without any. `ranks` as in `Source.read`.
+    """Reads every hvprof profile of the run; None without any. `ranks` as in `ProfileSource.read`.
 
     Every message is read once and given to `reducers`. A file that cannot be read becomes a
     warning, as does one of another job if most files belong together.
@@ -92,7 +101,7 @@ def read(
 
 
 # hvprof records MPI calls on every rank; Horovod's timeline, on rank 0 only, then just adds phases.
-SOURCES.register("hvprof", Source(priority=20, read=read))
+SOURCES.register("hvprof", ProfileSource(priority=20, read=read))
 
 
 class _Problems:

@@ -12,7 +12,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, ranks_in_words
 from hvscale.core.units import human_bytes
 from hvscale.profiling.read.counters import Totals
-from hvscale.profiling.read.events import BLOCK, SOURCES, Events, EventSource, Part, Recording, Reducer, Source
+from hvscale.profiling.read.events import BLOCK, SOURCES, Events, EventSource, Part, ProfileSource, Recording, Reducer
 from hvscale.profiling.read.nccl_file import ENQUEUED, SEEN_BY_HOST, read_nccl_profile
 from hvscale.profiling.read.passes import in_order, reduce_messages, workers
 from hvscale.profiling.read.sources import hvprof
@@ -88,7 +88,7 @@ def read(
 
 
 # Under Horovod with NCCL, MPI calls only negotiate which tensors to send next.
-SOURCES.register("nccl", Source(priority=30, read=read))
+SOURCES.register("nccl", ProfileSource(priority=30, read=read))
 
 
 def _beside_nccl(run: RunFolder, events: "NcclEvents") -> list[str]:
