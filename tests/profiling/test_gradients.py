@@ -174,6 +174,27 @@ def test_a_rank_whose_recording_has_no_step_left_is_not_used(tmp_path: Path) -> 
     assert found.warnings[1] == "rank 1: no two whole steps in its recording, which is not used"
 
 
+def test_steps_that_only_add_gradients_up_are_not_the_usual_ones(tmp_path: Path) -> None:
+    """Three of four steps send nothing."""
+
+    def recorded(name: str, numbers: list[int]) -> RunFolder:
+        nothing = [frame(b"STEP", HEAD.pack(one, 0, NS, 0, 0) + StepLog().take(0, 0)) for one in range(13)]
+        steps = [step(one, [0]) if one in numbers else nothing[one] for one in range(13)]
+        (tmp_path / name).mkdir()
+        return job(tmp_path / name, b"".join([header(), tensor("a"), *steps]))
+
+    assert read_job_gradients(recorded("some", [0, 4, 8, 12])).numbers == [4, 8, 12]
+    with pytest.raises(RequestError, match="no gradient was enqueued in a whole step after the first one"):
+        read_job_gradients(recorded("none", []))
+
+
+@pytest.mark.parametrize("size", [-1, 2**63, 10**30])
+def test_an_impossible_size_of_a_tensor_ends_the_file(size: int) -> None:
+    described = json.loads(tensor("a")[FRAME.size :]) | {"bytes": size}
+    content = header() + tensor("a") + step(0, [0]) + frame(b"TNSR", json.dumps(described).encode()) + step(1, [0])
+    assert [one.number for one in read(content).steps] == [0]
+
+
 def test_ranks_with_different_tensors_are_rejected(tmp_path: Path) -> None:
     def rank(number: int, name: str) -> bytes:
         return header(rank=number) + tensor(name) + b"".join(step(count, [0]) for count in range(4))
