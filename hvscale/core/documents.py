@@ -5,7 +5,9 @@ surrogates, which JSON can hold only as \\udcNN escapes.
 """
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from hvscale.core.errors import RequestError
-from hvscale.core.files import read_text
+from hvscale.core.files import open_regular, read_text
 
 
 class VersionedDocument(BaseModel):
@@ -29,6 +31,8 @@ class VersionedDocument(BaseModel):
 
 
 Document = TypeVar("Document", bound=BaseModel)
+SCHEMA = re.compile(rb'\s*\{\s*"schema":\s*"hvscale/[a-z-]+/[0-9]+"')
+SCHEMA_BYTES = 256  # a document begins with its schema
 
 
 def to_json(document: BaseModel, indent: int | None = 2) -> str:
@@ -53,6 +57,19 @@ def from_json(kind: type[Document], text: str | bytes) -> Document:
     """
     has_bytes = b"\\udc" in text if isinstance(text, bytes) else "\\udc" in text
     return kind.model_validate(parse_json(text), strict=False) if has_bytes else kind.model_validate_json(text)
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file begins as one of hvscale's JSON documents. Raises OSError."""
+    with open_regular(path) as stream:
+        return SCHEMA.match(stream.read(SCHEMA_BYTES)) is not None
+
+
+def require_no_document(path: Path) -> None:
+    """Raises RequestError if an output would replace a document of hvscale's, such as run.json."""
+    with suppress(OSError):
+        if is_document(path):
+            raise RequestError(f"{path} is a document of hvscale's: write to another file")
 
 
 def read_toml(kind: type[Document], path: Path, name: str, explain: Callable[[ValidationError], str]) -> Document:

@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 
 from pydantic import BaseModel
 
+from hvscale.core.documents import require_no_document
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_device
 from hvscale.core.run_folder import write_text
@@ -23,8 +24,9 @@ def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | No
     """Write a header and a line for each row.
 
     `columns`: the fields to write, by default all fields of the first row. Raises RequestError if
-    `path` cannot be written.
+    `path` cannot be written, or is one of hvscale's documents.
     """
+    require_no_document(path)
     documents = [row.model_dump(mode="json") for row in rows]
     if columns is None:
         columns = list(documents[0]) if documents else []
@@ -35,7 +37,11 @@ def write_csv(path: Path, rows: Sequence[BaseModel], columns: Sequence[str] | No
 
 
 def require_writable(path: Path) -> None:
-    """Raises RequestError if no file can be written at `path`. Changes nothing."""
+    """Raises RequestError if no file can be written at `path`, or it is one of hvscale's documents.
+
+    Changes nothing.
+    """
+    require_no_document(path)
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

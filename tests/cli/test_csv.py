@@ -73,3 +73,23 @@ def test_dicts_and_lists_are_written_as_json() -> None:
 def test_no_gradients_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_gradients(RunFolder.create(tmp_path / "job"))
     assert "warning: no gradients were recorded: --gradients needs a program that uses" in capsys.readouterr().err
+
+
+def test_no_output_replaces_a_document_of_a_run(hvscale: Run, tmp_path: Path) -> None:
+    assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
+    document = tmp_path / "job/run.json"
+    before = document.read_bytes()
+    for words in (
+        ("breakdown", "job", "--csv", document),
+        ("runs", ".", "--csv", document),
+        ("runs", ".", "--html", document),
+        ("report", "job", "--output", document),
+        ("report", "job", "--trace", document),
+        ("scale", "--np", "1", "--csv", document, "--", "true"),
+    ):
+        refused = hvscale(*words)
+        assert refused.returncode == 2, words
+        assert (
+            refused.stderr.splitlines()[-1] == f"hvscale: {document} is a document of hvscale's: write to another file"
+        )
+    assert document.read_bytes() == before

@@ -38,6 +38,7 @@ def report(
 
     Example: `hvscale report runs/default runs/tuned`
     """
+    from hvscale.core.documents import require_no_document
     from hvscale.core.errors import RequestError
     from hvscale.core.run_folder import RunFolder
     from hvscale.studies.run_report.page import report_path, write_report
@@ -47,6 +48,9 @@ def report(
         raise RequestError("--ranks chooses the ranks of a trace: give --trace FILE too")
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
+    require_no_document(page)
+    if trace is not None:
+        require_no_document(trace)
     if trace is not None and trace.absolute() == page.absolute():
         raise RequestError(f"--trace {trace}: the page is written to this file: give another one")
     with progress_bar():

@@ -97,6 +97,7 @@ def runs(
 
     Example: `hvscale runs --prune --older-than 30d --keep-best`
     """
+    from hvscale.core.documents import require_no_document
     from hvscale.studies.run_index.entry import UNREADABLE
     from hvscale.studies.run_index.index import Filter, parse_age, read_index, select
     from hvscale.studies.run_index.table import write_entries
@@ -110,6 +111,8 @@ def runs(
         older_than=parse_age(older_than, "--older-than") if older_than is not None else None,
     )
     check_prune(prune, keep_best, yes, wanted.selects_all)
+    for output in filter(None, (html, csv)):
+        require_no_document(output)
     with progress_bar():
         index = read_index(folder)
     index.entries, everything = select(index.entries, wanted, sort, reverse), index.entries

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 
-from hvscale.core.documents import parse_json
+from hvscale.core.documents import is_document, parse_json
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import open_regular, read_bytes
 from hvscale.core.folder_lock import is_abandoned
@@ -22,8 +22,6 @@ from hvscale.studies.throughput import from_result, from_steps
 
 RUN = "run"
 UNREADABLE = "unreadable"
-SCHEMA = re.compile(rb'\s*\{\s*"schema":\s*"hvscale/[a-z-]+/[0-9]+"')
-SCHEMA_BYTES = 256  # a document begins with its schema
 PREDICTION = "prediction"  # the document of `hvscale predict`, which records neither folder nor state
 RECENT_BYTES = 1 << 14  # of a longer steps.jsonl, about a hundred steps: listings must be quick
 IMAGES = "images/s"
@@ -203,9 +201,8 @@ def find_study(path: Path) -> StudyFile | None:
     """The study in a folder: a document that names its folder and state, or a prediction."""
     for file in sorted(path.glob("*.json")):
         try:
-            with open_regular(file) as stream:
-                if not SCHEMA.match(stream.read(SCHEMA_BYTES)):
-                    continue
+            if not is_document(file):
+                continue
             content = parse_json(read_bytes(file))
         except ValueError as error:
             return StudyFile(file, None, f"{file} cannot be read ({str(error).splitlines()[0]}): it may be damaged")
