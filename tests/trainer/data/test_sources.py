@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -308,17 +310,22 @@ def test_image_above_the_limit_of_pillow_is_not_called_truncated(photos: Path, m
 
 def test_an_interrupted_check_reads_no_more_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
+    interrupted = threading.Event()
     for number in range(50):
         (photos / f"d{number}.png").hardlink_to(photos / "a.png")
     monkeypatch.setattr("hvscale.trainer.data.check.available_cores", lambda: 1)
 
     def note(file: Path) -> Pixels:
         read.append(file)
+        if len(read) > 1:  # holds the others until the first one has interrupted the check
+            interrupted.wait(60)
+            time.sleep(0.2)
         return decode(file)
 
     monkeypatch.setattr("hvscale.trainer.data.check.decode", note)
 
     def interrupt() -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
