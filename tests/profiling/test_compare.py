@@ -271,7 +271,9 @@ def test_a_run_at_the_ends_of_the_calendar_is_of_its_time(tmp_path: Path) -> Non
     record = run.record.model_copy(
         update={"started_at": datetime.min.replace(tzinfo=UTC), "ended_at": datetime.max.replace(tzinfo=UTC)}
     )
+    known = [*run.recording.warnings]
     reject_files_of_another_run(RunFolder(tmp_path / "job"), record, run.recording)
+    assert run.recording.warnings == known
 
 
 def test_the_median_step() -> None:
