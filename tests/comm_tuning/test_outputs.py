@@ -181,6 +181,14 @@ def test_toml_round_trip(values: dict[str, str]) -> None:
     assert tomllib.loads("\n".join(settings_toml.pairs(values))) == values
 
 
+@pytest.mark.parametrize("throughput", ["0.0", "-5.0", "NaN", "Infinity"])
+def test_a_trial_with_an_impossible_throughput_is_not_read(throughput: str) -> None:
+    text = trial(1, {}, 7.5).model_dump_json()
+    assert Trial.model_validate_json(text) == trial(1, {}, 7.5)
+    with pytest.raises(ValueError, match="is not a throughput"):
+        Trial.model_validate_json(text.replace('"mean":7.5', f'"mean":{throughput}'))
+
+
 @given(problem=TEXT, command=st.lists(TEXT, min_size=1))
 def test_csv_round_trip(problem: str, command: list[str]) -> None:
     broken = Trial(number=0, settings={}, state="crashed", run="r", start=0, steps=0, seconds=0, problem=problem)

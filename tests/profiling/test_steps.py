@@ -167,7 +167,8 @@ def test_a_truncated_or_damaged_step_log(make_run: MakeRun) -> None:
     assert log is not None
     assert log.seconds.tolist() == [0.5, 0.25]
     assert np.isnan(log.images[1])
-    for damaged in ("{}", "[]", "nonsense", '{"seconds": -1}', '{"seconds": NaN}', '{"seconds": "x"}'):
+    impossible = '{"seconds": 1e-300}', '{"seconds": 1, "images": 1e300}'
+    for damaged in ("{}", "[]", "nonsense", '{"seconds": -1}', '{"seconds": NaN}', '{"seconds": "x"}', *impossible):
         run.steps.write_text(f'{{"seconds": 1}}\n{damaged}\n{{"seconds": 3}}\n')
         log = read_step_log(run)
         assert log is not None
