@@ -46,12 +46,12 @@ def refuse_empty_paths(command: Any) -> None:
     in a script, it is a variable that was not set.
     """
     for param in command.params:
-        param.process_value = partial(process_value, param.process_value, param)
+        param.process_value = partial(checked_value, param.process_value, param)
     for inner in getattr(command, "commands", {}).values():
         refuse_empty_paths(inner)
 
 
-def process_value(of_param: Callable[[Any, Any], Any], param: Any, context: Any, value: Any) -> Any:
+def checked_value(of_param: Callable[[Any, Any], Any], param: Any, context: Any, value: Any) -> Any:
     made = of_param(context, value)
     given, paths = (one if isinstance(one, list | tuple) else [one] for one in (value, made))
     if any(text == "" and isinstance(path, Path) for text, path in zip(given, paths, strict=False)):

@@ -132,7 +132,7 @@ def print_os_error(error: OSError) -> int:
 
 
 def open_standard_streams() -> None:
-    """Open those that the parent has closed, so that what is printed there is lost as it asked."""
+    """Open those that the parent process has closed. What is printed there is lost."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -66,10 +66,10 @@ def is_document(path: Path) -> bool:
 
 
 def require_no_document(path: Path) -> None:
-    """Raises RequestError if an output would replace a document of hvscale's, such as run.json."""
+    """Raises RequestError if an output would replace a document of a run or a study."""
     with suppress(OSError):
         if is_document(path):
-            raise RequestError(f"{path} is a document of hvscale's: write to another file")
+            raise RequestError(f"{path} belongs to a run or a study: write to another file")
 
 
 def read_toml(kind: type[Document], path: Path, name: str, explain: Callable[[ValidationError], str]) -> Document:

@@ -80,7 +80,7 @@ class PlacementOptions(BaseModel):
         str | None,
         option(
             "IMAGE",
-            "Start this image (docker only); `hvscale image build` builds the default one. [default: hvscale:base]",
+            "Start containers from this image (docker only); `hvscale image build` builds the default one. [default: hvscale:base]",
         ),
     ] = None
     mount: Annotated[

@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 CHAINS, STEPS = 48, 24
 CENTRAL_CHAINS = 16  # with the fitted costs themselves
 LARGER_BYTES = 2  # messages so many times as large as any measured one are warned of
-MOST_BLOCKS = 1000  # of which a bootstrap keeps 2000 draws
+MOST_BLOCKS = 1000  # of steps: the bootstrap holds 2000 times as many numbers
 LARGER_SHARE = 0.1  # if they carry more than this share of all bytes
 MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %: 1.2 to 2.5 % from their mean
 

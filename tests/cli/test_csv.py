@@ -90,6 +90,6 @@ def test_no_output_replaces_a_document_of_a_run(hvscale: Run, tmp_path: Path) ->
         refused = hvscale(*words)
         assert refused.returncode == 2, words
         assert (
-            refused.stderr.splitlines()[-1] == f"hvscale: {document} is a document of hvscale's: write to another file"
+            refused.stderr.splitlines()[-1] == f"hvscale: {document} belongs to a run or a study: write to another file"
         )
     assert document.read_bytes() == before

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from hvscale.trainer.hooks.trials import OFFSETS, wrong_sums
+from hvscale.core.exact_sums import offset
+from hvscale.trainer.hooks.trials import wrong_sums
 
 
 def ranks(size: int, error: float = 0) -> Any:
@@ -16,7 +17,7 @@ def ranks(size: int, error: float = 0) -> Any:
     def allreduce(numbers: torch.Tensor, **_: Any) -> torch.Tensor:
         total = numbers.clone()
         for rank in range(1, size):
-            total += numbers + rank % OFFSETS
+            total += numbers + offset(rank)
         return total + error
 
     horovod = SimpleNamespace(allreduce=allreduce, Sum="sum")

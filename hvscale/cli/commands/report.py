@@ -48,9 +48,8 @@ def report(
         raise RequestError("--ranks chooses the ranks of a trace: give --trace FILE too")
     folders = [RunFolder.open(run) for run in runs]
     page = output or report_path(folders)
-    require_no_document(page)
-    if trace is not None:
-        require_no_document(trace)
+    for file in filter(None, (page, trace)):
+        require_no_document(file)
     if trace is not None and trace.absolute() == page.absolute():
         raise RequestError(f"--trace {trace}: the page is written to this file: give another one")
     with progress_bar():

@@ -20,10 +20,10 @@ from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_e
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.gradients_file import GradientsHeader, GradientStep, GradientTensor, RankGradients
 from hvscale.profiling.read.passes import in_order, pieces
+from hvscale.profiling.read.ring_file import INT64_MAX
 from hvscale.profiling.record.rank_side.gradient_recorder import SETTINGS, VERSION
 
 Nanoseconds = NDArray[np.int64]
-LATEST_NS = 2**63 - 1
 MESSAGES_ONLY = "fused messages only, fixed pattern"
 FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
 # Horovod's ranks agree by all-reduces, gathers and broadcasts; these carry a program's data.
@@ -58,7 +58,7 @@ def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
     steps = 1 + len(gradients.numbers) + gradients.left_out  # with the first one
     events = recording.events.of_rank(recording.ranks[0])
     edges = step_edges(recording, read_step_log(run))
-    first, last = (0, LATEST_NS) if edges is None else (int(edges[0]), int(edges[-1]))
+    first, last = (0, INT64_MAX) if edges is None else (int(edges[0]), int(edges[-1]))
     in_steps = (events.start_ns >= first) & (events.start_ns <= last)
     found = []
     for number, operation in enumerate(events.operations):

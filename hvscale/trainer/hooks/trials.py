@@ -10,6 +10,7 @@ import zlib
 import torch
 from torch import nn
 
+from hvscale.core import exact_sums
 from hvscale.core.errors import RequestError
 from hvscale.core.trial_protocol import Command, Reply, TrialFolder
 from hvscale.trainer.ranks import Ranks
@@ -19,9 +20,6 @@ from hvscale.trainer.trainer import Hook, StepReport, Trainer
 # split.
 SUM_SIZES = (1, 1 << 10, 1 << 18, 1 << 22)
 POLL_SECONDS = 0.05
-# The summed numbers repeat after this many, and the ranks' offsets after OFFSETS: fp32 adds whole
-# numbers exactly up to EXACT.
-PERIOD, OFFSETS, EXACT = 1000, 8, 1 << 24
 
 
 class TrialHook(Hook):
@@ -108,10 +106,10 @@ def wrong_sums(ranks: Ranks, model: nn.Module) -> str | None:
         checksum = zlib.crc32(content.data, checksum)
     for count in SUM_SIZES:
         if count <= max(total, SUM_SIZES[0]):
-            numbers = (torch.arange(count, device=device) % min(PERIOD, EXACT // ranks.size - OFFSETS)).float()
-            own = numbers + ranks.rank % OFFSETS
+            numbers = (torch.arange(count, device=device) % exact_sums.period(ranks.size)).float()
+            own = numbers + exact_sums.offset(ranks.rank)
             found = ranks.hvd.allreduce(own, name=f"hvscale.sum.{count}", op=ranks.hvd.Sum)
-            expected = numbers * ranks.size + sum(rank % OFFSETS for rank in range(ranks.size))
+            expected = numbers * ranks.size + exact_sums.sum_of_offsets(ranks.size)
             if not torch.equal(found, expected):
                 wrong.append(f"rank {ranks.rank}: {int((found != expected).sum())} of {count} sums are wrong")
     for of_rank in ranks.allgather(wrong):

@@ -25,6 +25,7 @@ from hvscale.comm_tuning.autotune.rank_side.result import Result, largest_messag
 from hvscale.comm_tuning.autotune.rank_side.search import Block, BlockTimes, LiveSearch, Outcome, Plan
 from hvscale.comm_tuning.autotune.rank_side.switch import Switcher, SwitchRefusedError, without_own_variables
 from hvscale.comm_tuning.collectives.measure.mpi_t import ControlVariableError
+from hvscale.core import exact_sums
 from hvscale.core.errors import HvscaleError
 
 HELLO_AT, BEGIN_AT = 3, 6  # steps; earlier ones allocate memory and connect ranks
@@ -35,9 +36,6 @@ COUNT, PROBLEMS, IN_FLIGHT, LENGTH, TEXT = 0, 1, 2, 3, 8
 MAX_WAITS = 20  # ends of steps with an operation in flight, after which the tuning ends
 CHECK_SHARE = 100  # gradients' bytes / bytes of the sums that are checked after a switch
 CHECK_NUMBERS = (1024, 1 << 20)  # fp32: from 4 KiB to 4 MiB
-# The summed numbers repeat after this many, and the ranks' offsets after OFFSETS: fp32 adds whole
-# numbers exactly up to EXACT.
-PERIOD, OFFSETS, EXACT = 1000, 8, 1 << 24
 HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
@@ -390,16 +388,18 @@ class Agent:
         size, rank = self.horovod.size(), self.rank
         gradient_bytes = sum(bytes_ for bytes_, _ in self.sizes)
         counts = (CHECK_NUMBERS[0], min(max(gradient_bytes // CHECK_SHARE // 4, CHECK_NUMBERS[0]), CHECK_NUMBERS[1]))
-        period = min(PERIOD, EXACT // size - OFFSETS)
+        period = exact_sums.period(size)
         numbers_of = {count: (torch.arange(count) % period).float() for count in counts}
-        posted = {count: self._post(one + rank % OFFSETS, f"check.{count}") for count, one in numbers_of.items()}
+        posted = {
+            count: self._post(one + exact_sums.offset(rank), f"check.{count}") for count, one in numbers_of.items()
+        }
         wrong = 0
         for count, numbers in numbers_of.items():
             found = self.own["synchronize"](posted[count])
-            expected = numbers * size + sum(one % OFFSETS for one in range(size))
+            expected = numbers * size + exact_sums.sum_of_offsets(size)
             wrong += int(not torch.equal(found, expected))
         if any(knob in settings for knob in OF_BROADCASTS):
-            root, expected = size - 1, torch.arange(LARGE_BROADCAST // 4) % PERIOD
+            root, expected = size - 1, torch.arange(LARGE_BROADCAST // 4) % period
             sent = expected.clone() if rank == root else torch.zeros_like(expected)
             handle = self.own["broadcast_async_"](sent, root, name="hvscale.autotune.check.broadcast")
             wrong += int(not torch.equal(self.own["synchronize"](handle), expected))
