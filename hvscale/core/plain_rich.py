@@ -6,6 +6,8 @@ Functions import this module: at the top, rich would take a third of the start-u
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
+from itertools import accumulate
 from typing import Any
 
 from rich import box
@@ -13,7 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress import Task, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hvscale.core.terminal import printable
@@ -59,11 +61,18 @@ class PlainColumn(TextColumn):
         return shown
 
 
+def narrowest_width(console: Console, options: ConsoleOptions, column: Column) -> int:
+    """The characters that a column needs for its longest cell, or word if it may be wrapped."""
+    cells = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
+    return max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+
+
 class CaptionedTable(Table):
     """A table with lines above and below it that may be wider than its columns.
 
     rich would wrap a title and a caption at the width of the columns, which few short rows make
-    narrow.
+    narrow. It would also cut numbers where the terminal is too narrow: there, the last columns are
+    left out and named below.
     """
 
     def __init__(self, title: str | None, caption: str | None) -> None:
@@ -72,12 +81,26 @@ class CaptionedTable(Table):
         self.lines_below = caption.split("\n") if caption else []
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = Measurement.get(console, options, self).maximum
+        shown = copy(self)
+        shown.columns = self._columns_that_fit(console, options)
+        left_out = self.columns[len(shown.columns) :]
+        width = Measurement.get(console, options, shown).maximum
         for line in self.lines_above:
             yield self._centred(console, line, width, "italic")
-        yield from super().__rich_console__(console, options)
+        yield from Table.__rich_console__(shown, console, options)
         for line in self.lines_below:
             yield self._centred(console, line, width, "dim italic")
+        if left_out:
+            names = ", ".join(str(column.header) for column in left_out)
+            yield console.render_str(f"a wider terminal also shows: {names}", style="dim")
+
+    def _columns_that_fit(self, console: Console, options: ConsoleOptions) -> list[Column]:
+        """The first two columns, and those after them that fit whole."""
+        widths = accumulate(
+            (narrowest_width(console, options, column) for column in self.columns), lambda a, b: a + 1 + b
+        )
+        fitting = sum(width <= options.max_width for width in widths)
+        return self.columns[: max(2, fitting)]
 
     def _centred(self, console: Console, line: str, width: int, style: str) -> Text:
         text = console.render_str(line, style=style)

@@ -84,6 +84,7 @@ def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks = NO_H
         launched = effective_settings.LaunchedJob(run, library, command, {**passed, **record.rank_environment})
         settings_reports = effective_settings.SettingsReports(launched, flavour.settings_reader, options.np)
         record.rank_environment |= settings_reports.variables()
+        job_environment.check_not_replaced(options.env, {**record.rank_environment, **own_variables(run, record.np)})
         run.begin(record)
     request = placements.PlacementRequest(options.np, command, run.path, passed, library, options.placement)
     with run.at_work(record), processes.adopt_orphans(), catch_signals() as caught, ExitStack() as stack:
@@ -237,12 +238,13 @@ def collect_files(
 def make_job(nodes: Nodes, record: RunRecord, run: RunFolder, passed: Mapping[str, str]) -> Job:
     """The job with its environment on these nodes."""
     variables = {name: value for name, value in passed.items() if name not in nodes.excluded_variables}
-    environment = {
-        **variables,
-        processes.RUN_VARIABLE: str(run.path),
-        processes.NP_VARIABLE: str(record.np),
-    }
+    environment = {**variables, **own_variables(run, record.np)}
     return Job(record.np, record.command, run.path, environment, nodes, record.rank_environment)
+
+
+def own_variables(run: RunFolder, np: int) -> dict[str, str]:
+    """The variables by which a job's processes are known."""
+    return {processes.RUN_VARIABLE: str(run.path), processes.NP_VARIABLE: str(np)}
 
 
 def report_problems(

@@ -54,6 +54,16 @@ def job_environment(flavour: Flavour, requests: Iterable[str]) -> dict[str, str]
     return {**with_flavour_programs(inherited_variables(), flavour), **env_variables(requests)}
 
 
+def check_not_replaced(requests: Iterable[str], own: Mapping[str, str]) -> None:
+    """Raise RequestError if `own`, what hvscale sets for the ranks, loses the value of an `--env`.
+
+    Lists such as LD_PRELOAD keep the user's value beside hvscale's.
+    """
+    for name, value in env_variables(requests).items():
+        if name in own and value not in own[name]:
+            raise RequestError(f"--env {name}: hvscale sets it for each job itself; leave it out")
+
+
 def inherited_variables(caller: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The caller's variables that a job gets without --env."""
     needed = [name for flavour in FLAVOURS.all().values() for name in flavour.passed_variables]

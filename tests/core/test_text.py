@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.table import Table
 
 import hvscale
+from hvscale.core.plain_rich import PlainConsole
 from hvscale.core.terminal import printable, rank_line
 from hvscale.core.units import (
     MIB,
@@ -24,6 +26,7 @@ from hvscale.core.units import (
     signed_percent_interval,
 )
 from hvscale.report.csv_file import csv_text
+from hvscale.report.tables import plain_table
 
 PACKAGE = Path(hvscale.__file__).parent
 PLAIN_RICH = PACKAGE / "core/plain_rich.py"
@@ -138,3 +141,35 @@ def test_tables_in_files_and_pipes_are_not_cut() -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
     assert all(name * 30 in done.stdout for name in "abcde"), done.stderr
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=8), st.integers(30, 120))
+def test_a_narrow_terminal_shows_the_first_columns_whole_and_names_the_others(sizes: list[int], width: int) -> None:
+    names = [f"n{number}" for number in range(len(sizes))]
+    values = [f"{number}" * size for number, size in enumerate(sizes)]
+    table = plain_table("title", "caption", *names)
+    table.add_row(*values)
+    lines = shown_lines(table, width)
+    needed = [max(map(len, pair)) for pair in zip(names, values, strict=True)]
+    fitting = [number for number in range(1, len(sizes) + 1) if sum(needed[:number]) + number - 1 <= width]
+    count = max(2, len(fitting))
+    assert lines[1].split() == names[:count]
+    assert values[:count] in [line.split() for line in lines]
+    _, wider, remark = " ".join(lines).partition("a wider terminal also shows: ")
+    assert (bool(wider), remark) == (count < len(names), ", ".join(names[count:]))
+
+
+def test_a_column_of_text_is_wrapped_where_it_would_not_fit() -> None:
+    table = plain_table(None, None, "knob", "why")
+    table.columns[1].no_wrap = False
+    table.add_row("cycle_time", "the job has no gradients")
+    lines = shown_lines(table, 20)
+    assert " ".join(" ".join(lines).split()).endswith("cycle_time the job has no gradients")
+    assert max(map(len, lines)) <= 20
+
+
+def shown_lines(table: Table, width: int) -> list[str]:
+    console, shown = PlainConsole(), io.StringIO()
+    console.file, console.width = shown, width
+    console.print(table)
+    return [line.rstrip() for line in shown.getvalue().splitlines()]

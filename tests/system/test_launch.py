@@ -220,6 +220,27 @@ def test_only_listed_variables_reach_the_ranks(hvscale: Run, program: Callable[[
     assert requested_env(run_json(tmp_path / "job")) == dict.fromkeys(("CHOSEN", "NEW", "WANDB_API_KEY"), "(hidden)")
 
 
+@pytest.mark.parametrize(
+    ("command", "variable"), [("launch", "HVSCALE_NP"), ("launch", "HVSCALE_RUN"), ("profile", "HVPROF_DIRECTORY")]
+)
+def test_a_variable_that_each_job_sets_itself_is_refused(
+    hvscale: Run, tmp_path: Path, command: str, variable: str
+) -> None:
+    done = hvscale(command, "--run", "job", "--env", f"{variable}=7", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [f"hvscale: --env {variable}: hvscale sets it for each job itself; leave it out"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_preloaded_libraries_and_sanitizer_options_of_the_user_are_kept(hvscale: Run) -> None:
+    given = {"LD_PRELOAD": "libm.so.6", "ASAN_OPTIONS": "verbosity=0"}
+    options = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
+    done = hvscale("launch", "--run", "job", *options, "--", "sh", "-c", "echo $LD_PRELOAD; echo $ASAN_OPTIONS")
+    assert done.returncode == 0, done.stderr
+    for line, value in zip(done.stdout.splitlines(), given.values(), strict=True):
+        assert value in line
+
+
 def test_more_ranks_than_cores_is_a_warning(hvscale: Run) -> None:
     ranks = available_cores() + 1
     done = hvscale("launch", "-np", ranks, "--", "true")

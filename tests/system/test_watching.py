@@ -296,6 +296,17 @@ def test_an_invalid_option_is_one_line_and_status_2(hvscale_warm: Run, options: 
     assert message in done.stderr
 
 
+def test_options_that_only_loggers_use_are_warned_of_without_one(hvscale_warm: Run) -> None:
+    alone = hvscale_warm(*EDSR, "--steps", 1, "--run", "alone", "--wandb-project", "mine")
+    compared = hvscale_warm(*EDSR, "--steps", 1, "--run", "compared", "--one-rank-run", "alone", "--wandb", "off")
+    assert (alone.returncode, compared.returncode) == (0, 0)
+    warnings = [[line for line in done.stderr.splitlines() if "warning" in line] for done in (alone, compared)]
+    assert warnings == [
+        ["hvscale: warning: --wandb-project has no effect without --wandb offline or --wandb online"],
+        ["hvscale: warning: --one-rank-run has no effect without --wandb or --tensorboard"],
+    ]
+
+
 def test_a_terminal_shows_loss_speed_and_time_left(tmp_path: Path) -> None:
     our_end, its_end = pty.openpty()
     with subprocess.Popen(

@@ -37,6 +37,8 @@ class Loggers(Hook):
         self.config, self.ranks = config, ranks
         self.requested = [kind for kind in LOGGERS.all().values() if kind.requested(config)] if ranks.rank == 0 else []
         self.one_rank_images_per_second = ranks.all_or_fail(self._check)
+        if ranks.rank == 0:
+            self._warn_of_unused_options()
         self.run: Path | None = None
         self.processes: list[LoggerProcess] = []
 
@@ -51,6 +53,13 @@ class Loggers(Hook):
         if self.ranks.rank != 0 or self.config.one_rank_run is None:
             return None
         return images_per_second_of_one_rank(self.config.one_rank_run, self.config.model)
+
+    def _warn_of_unused_options(self) -> None:
+        names = {kind.name for kind in self.requested}
+        if self.config.wandb_project is not None and "wandb" not in names:
+            warn("--wandb-project has no effect without --wandb offline or --wandb online")
+        if self.config.one_rank_run is not None and not names:
+            warn("--one-rank-run has no effect without --wandb or --tensorboard")
 
     def in_run(self, run: Path) -> "Loggers":
         """Set the run folder and return this hook."""
