@@ -1,8 +1,7 @@
-"""Jobs known from documents: a model, or the sizes of its gradients, and one GPU's throughput.
+"""Jobs known from documents: a model and one GPU's throughput.
 
 Assumptions: the GPU needs the same time for each floating-point operation of a step, and the
-optimizer takes no time. Without a model, the forward pass takes a third of the step, and the
-gradients follow evenly.
+optimizer takes no time.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from hvscale.prediction.model.job import PredictedJob
 
 GradientType = Literal["float32", "float16"]
 ELEMENT_BYTES: dict[GradientType, int] = {"float32": 4, "float16": 2}
-FORWARD_SHARE = 1 / 3  # the backward pass computes the gradients of weights and of activations
 
 
 @dataclass(frozen=True)
@@ -74,39 +72,6 @@ def model_job(
         step_seconds=step_seconds,
         dtype=dtype,
         images=batch,
-        variation=variation,
-    )
-
-
-def gradients_job(
-    name: str,
-    sizes: Sequence[int],
-    *,
-    step_seconds: float,
-    forward_share: float = FORWARD_SHARE,
-    dtype: GradientType = "float32",
-    images: float | None = None,
-    variation: Variation | None = None,
-) -> PredictedJob:
-    """A job with gradients of `sizes` bytes, in the order of the backward pass.
-
-    `step_seconds`: of one GPU alone. `forward_share`: the part of the step before the backward
-    pass, in which one gradient follows the other evenly. Raises RequestError if there is no
-    gradient or a figure is not positive.
-    """
-    if not sizes or min(sizes) < 1:
-        raise RequestError(f"{name}: give the bytes of each gradient, each at least 1")
-    if not 0 <= forward_share < 1:
-        raise RequestError(f"{name}: forward_share is {forward_share}; give a number from 0 to below 1")
-    shares = forward_share + (1 - forward_share) * np.arange(1, len(sizes) + 1) / len(sizes)
-    return documented_job(
-        name,
-        names=[f"gradient.{number}" for number in range(len(sizes))],
-        sizes=sizes,
-        shares=shares.tolist(),
-        step_seconds=positive("step_seconds", step_seconds),
-        dtype=dtype,
-        images=images,
         variation=variation,
     )
 

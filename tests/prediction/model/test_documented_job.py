@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.prediction.model.costs import HorovodSettings
-from hvscale.prediction.model.documented_job import Variation, gradients_job, model_job
+from hvscale.prediction.model.documented_job import Variation, documented_job, model_job
 from hvscale.prediction.model.horovod_loop import simulate
+from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.networks import DocumentedCosts, load_network, parse_network
 from tests.prediction.model.test_networks import SMALLEST
 
@@ -50,9 +51,7 @@ def test_gradients_sent_as_float16_have_half_the_bytes() -> None:
 def test_the_average_step_is_the_documented_one(
     sizes: list[int], step: float, forward: float, of_ranks: float, of_steps: float
 ) -> None:
-    job = gradients_job(
-        "mine", sizes, step_seconds=step, forward_share=forward, variation=Variation(of_ranks, of_steps)
-    )
+    job = job_of(sizes, step, forward, Variation(of_ranks, of_steps))
     assert job.bytes.tolist() == sizes
     assert job.compute_seconds == pytest.approx(step)
     assert job.recorded_seconds.mean() == pytest.approx(step)
@@ -61,24 +60,28 @@ def test_the_average_step_is_the_documented_one(
     assert (job.recorded_seconds.std() > 0) == (of_ranks > 0 or of_steps > 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sizes": [], "step_seconds": 1}, "give the bytes of each gradient"),
-        ({"sizes": [4, 0], "step_seconds": 1}, "give the bytes of each gradient"),
-        ({"sizes": [4], "step_seconds": 0}, "step_seconds is 0; give a positive number"),
-        ({"sizes": [4], "step_seconds": float("nan")}, "step_seconds is nan"),
-        ({"sizes": [4], "step_seconds": 1, "forward_share": 1}, "forward_share is 1"),
-    ],
-)
-def test_wrong_figures_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        gradients_job("mine", **arguments)  # type: ignore[arg-type]
+def job_of(
+    sizes: list[int], step_seconds: float, forward_share: float, variation: Variation | None = None
+) -> PredictedJob:
+    """A job whose gradients follow each other evenly after the forward pass."""
+    return documented_job(
+        "mine",
+        names=[str(number) for number in range(len(sizes))],
+        sizes=sizes,
+        shares=np.linspace(1, forward_share, len(sizes), endpoint=False)[::-1].tolist(),
+        step_seconds=step_seconds,
+        dtype="float32",
+        images=None,
+        variation=variation,
+    )
 
 
 def test_wrong_models_and_speeds_are_refused() -> None:
     with pytest.raises(RequestError, match="images_per_second is -1"):
         model_job("vgg16", images_per_second=-1, batch=8)
+    for batch, shown in ((0, "0"), (float("nan"), "nan")):
+        with pytest.raises(RequestError, match=f"batch is {shown}; give a positive number"):
+            model_job("vgg16", images_per_second=1, batch=batch)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="did you mean edsr"):
         model_job("edrs", images_per_second=1, batch=8)
 
@@ -91,7 +94,7 @@ def network(bytes_per_second: float, blocking: bool = True) -> DocumentedCosts:
 @pytest.mark.parametrize("blocking", [True, False])
 def test_the_loop_s_step_lies_between_full_and_no_overlap(blocking: bool) -> None:
     """16 gradients of 4 MiB in a step of 1 s, on 8 ranks of 1 Gbit/s and of a fast network."""
-    job = gradients_job("mine", [4 * MIB] * 16, step_seconds=1.0)
+    job = job_of([4 * MIB] * 16, 1.0, forward_share=1 / 3)
     settings = HorovodSettings(fusion_bytes=4 * MIB)
     for rate in (1.25e8, 1e12):
         costs = network(rate, blocking)
