@@ -63,7 +63,7 @@ class TrainResult(VersionedDocument):
         by_rank = ", ".join(f"{images:.1f}" for images in self.images_per_second_by_rank)
         speed = f"speed: {self.images_per_second:.1f} images/s in total, by rank {by_rank}"
         if not self.images_per_second:
-            speed = f"speed: not measured, because the checkpoint was of the last step, {self.steps}"
+            speed = f"speed: not measured: the checkpoint is of step {self.steps}, and no step was left to train"
         if self.psnr_db is not None and self.bicubic_psnr_db is not None:
             return (
                 f"PSNR on {self.holdout}: {self.psnr_db:.2f} dB, bicubic {self.bicubic_psnr_db:.2f} dB "

@@ -628,6 +628,8 @@ np = [8]
             r"small\.predicted: flags: hvscale predict: --set cycle_time=soon: ",
         ),
         ('flags = ["--from-table", "none"]', {}, r"small\.predicted: flags: hvscale predict: .*none"),
+        ('flags = ["--np", "4"]', {}, r"small\.predicted: .*flags: --np: the experiment gives it itself; leave it out"),
+        ('flags = ["--run=here"]', {}, r"small\.predicted: .*flags: --run=here: the experiment gives it itself"),
     ],
 )
 def test_what_would_be_ignored_or_fail_later_is_rejected_at_once(

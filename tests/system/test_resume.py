@@ -216,7 +216,7 @@ def test_finished_training_keeps_its_speed_if_it_is_started_again(hvscale_warm: 
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "whole/result.json").read_text()) == first
     elsewhere = hvscale_warm(*EDSR, "--steps", 8, "--run", "new", "--resume", "whole")
-    assert "speed: not measured, because the checkpoint was of the last step, 8" in elsewhere.stderr
+    assert "speed: not measured: the checkpoint is of step 8, and no step was left to train" in elsewhere.stderr
 
 
 def test_resumed_training_takes_the_new_weight_decay_and_refuses_another_model(

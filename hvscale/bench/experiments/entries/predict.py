@@ -30,6 +30,8 @@ PREDICT = [sys.executable, "-P", "-c", "import sys; from hvscale.cli.main import
 DOCUMENT = "bench-predict.json"
 # Keys of every entry that only runs have.
 OF_RUNS = ("placement", "nodes", "link", "repeat")
+# Options that the experiment gives itself.
+OWN_OPTIONS = ("-np", "--np", "--run", "--json")
 
 
 class PredictedRowExcerpt(BaseModel):
@@ -95,6 +97,8 @@ class PredictEntry(Entry):
                 f"{', '.join(given)}: a prediction starts no ranks; for another network write "
                 'flags = ["--link", "10gbit"]'
             )
+        if given := [flag for flag in self.flags if flag.partition("=")[0] in OWN_OPTIONS]:
+            raise ValueError(f"flags: {', '.join(given)}: the experiment gives it itself; leave it out")
         return self
 
     def check_part(self, part: Mapping[str, Entry]) -> None:
