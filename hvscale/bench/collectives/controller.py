@@ -1,6 +1,6 @@
 """Measures a collective on one or more back ends, with one launch per back end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -73,6 +73,72 @@ class BackendLaunch:
     options: LaunchOptions
 
 
+def check_ranks(np: int, root: int) -> None:
+    """Raise RequestError unless a collective with this root can run on so many ranks."""
+    if np < 2:
+        raise RequestError(f"-np {np}: a collective needs at least two ranks: use -np 2 or more")
+    if not ALL_ROOTS <= root < np:
+        raise RequestError(f"--root {root}: invalid rank; give 0 to {np - 1}, or {ALL_ROOTS} for each rank in turn")
+
+
+def request_of(collective: Collective, dtype: elements.Dtype, np: int, options: CollectiveOptions) -> BenchRequest:
+    """What is asked of each back end's ranks, before its name and path are set.
+
+    Raises RequestError for an invalid option.
+    """
+    device = check_choice("--device", options.device, DEVICES)
+    in_place = check_choice("--in-place", options.in_place, IN_PLACE_CHOICES)
+    iterations = Schedule.parse("--iterations", options.iterations, minimum=1)
+    warmup = Schedule.parse("--warmup", options.warmup, minimum=0)
+    return BenchRequest(
+        collective=collective.name,
+        backend="",
+        path="host",
+        dtype=dtype.name,
+        device=device,
+        root=options.root,
+        in_place=in_place,
+        check=options.check,
+        until_interval=options.until_interval,
+        sizes=[
+            RequestedSize(
+                bytes=size.bytes,
+                count=size.count,
+                iterations=iterations.calls(size.bytes),
+                warmup=warmup.calls(size.bytes),
+            )
+            for size in message_sizes(collective, dtype, np, options)
+        ],
+    )
+
+
+def backend_launches(
+    backend: backends.Backend, request: BenchRequest, paths: list[MessagePath], launch: LaunchOptions, resolve: Resolve
+) -> Iterator[BackendLaunch]:
+    """The launches of one back end, one for each of its paths.
+
+    Raises RequestError if it cannot measure what is requested, or is not installed.
+    """
+    selected = backends.supported_paths(backend, request.collective, request.dtype, request.device, paths)
+    backends.in_place_modes(backend, request.collective, request.in_place)
+    if request.root == ALL_ROOTS and not backend.supports_rotating_root:
+        supporting = backends.names_where(lambda other: other.supports_rotating_root)
+        raise RequestError(
+            f"{backend.name} does not support --root {ALL_ROOTS}, each rank as the root in turn; supported by {supporting}"
+        )
+    resolved = resolve(COMMAND, launch.replace(mpi=backend.flavour))
+    check_installed(backend, resolved)
+    if launch.placement.name in ON_THIS_MACHINE:
+        largest = max(size.bytes for size in request.sizes)
+        check_fits(largest, backend.buffers, launch.np, available_bytes(), "this machine's memory")
+    for path in selected:
+        name = backends.display_name(backend, path)
+        entry = BackendRun(
+            name=name, backend=backend.name, path=path, flavour=backend.flavour, run=name, knobs=resolved.knobs
+        )
+        yield BackendLaunch(entry, request.model_copy(update={"backend": backend.name, "path": path}), resolved)
+
+
 class CollectiveBench:
     """One benchmark. `document` is written to bench.json after each back end."""
 
@@ -95,87 +161,38 @@ class CollectiveBench:
         Raises RequestError for an invalid request. Writes nothing.
         """
         collective, dtype, np = COLLECTIVES.get(collective_name), elements.find_dtype(options.dtype), launch.np
-        if np < 2:
-            raise RequestError(f"-np {np}: a collective needs at least two ranks: use -np 2 or more")
-        if not ALL_ROOTS <= options.root < np:
-            raise RequestError(
-                f"--root {options.root}: invalid rank; give 0 to {np - 1}, or {ALL_ROOTS} for each rank in turn"
-            )
-        device = check_choice("--device", options.device, DEVICES)
-        in_place = check_choice("--in-place", options.in_place, IN_PLACE_CHOICES)
+        check_ranks(np, options.root)
         paths = [check_choice("--path", path, MESSAGE_PATHS) for path in options.paths]
-        iterations = Schedule.parse("--iterations", options.iterations, minimum=1)
-        warmup = Schedule.parse("--warmup", options.warmup, minimum=0)
-        found = message_sizes(collective, dtype, np, options)
+        request = request_of(collective, dtype, np, options)
         folder = (launch.run or default_run_path(["bench", collective.name])).absolute()
         check_unlocked(folder)
         require_empty(folder)
+        launches = [
+            one
+            for backend in backends.select(list(options.backends), launch.mpi)
+            for one in backend_launches(backend, request, paths, launch, resolve)
+        ]
         document = BenchDocument(
             folder=str(folder),
             collective=collective.name,
             np=np,
             dtype=dtype.name,
-            device=device,
+            device=request.device,
             root=options.root,
             reduction="sum" if collective.reduces else None,
-            in_place=in_place,
+            in_place=request.in_place,
             iterations=options.iterations,
             warmup=options.warmup,
             until_interval_percent=options.until_interval,
             launch=launch.recorded(),
             files=files_of([launch]),
+            backends=[one.entry for one in launches],
         )
-        launches = []
-        for backend in backends.select(list(options.backends), launch.mpi):
-            selected = backends.supported_paths(backend, collective.name, dtype.name, device, paths)
-            backends.in_place_modes(backend, collective.name, in_place)
-            if options.root == ALL_ROOTS and not backend.supports_rotating_root:
-                supporting = backends.names_where(lambda other: other.supports_rotating_root)
-                raise RequestError(
-                    f"{backend.name} does not support --root {ALL_ROOTS}, each rank as the root in turn; supported by {supporting}"
-                )
-            resolved = resolve(COMMAND, launch.replace(mpi=backend.flavour))
-            check_installed(backend, resolved)
-            if launch.placement.name in ON_THIS_MACHINE:
-                largest = max(size.bytes for size in found)
-                check_fits(largest, backend.buffers, np, available_bytes(), "this machine's memory")
-            for path in selected:
-                name = backends.display_name(backend, path)
-                entry = BackendRun(
-                    name=name,
-                    backend=backend.name,
-                    path=path,
-                    flavour=backend.flavour,
-                    run=name,
-                    knobs=resolved.knobs,
-                )
-                request = BenchRequest(
-                    collective=collective.name,
-                    backend=backend.name,
-                    path=path,
-                    dtype=dtype.name,
-                    device=device,
-                    root=options.root,
-                    in_place=in_place,
-                    check=options.check,
-                    until_interval=options.until_interval,
-                    sizes=[
-                        RequestedSize(
-                            bytes=size.bytes,
-                            count=size.count,
-                            iterations=iterations.calls(size.bytes),
-                            warmup=warmup.calls(size.bytes),
-                        )
-                        for size in found
-                    ],
-                )
-                launches.append(BackendLaunch(entry, request, resolved))
-        document.backends = [launch.entry for launch in launches]
-        requested = len(requested_sizes(collective, dtype, options))
+        requested, found = len(requested_sizes(collective, dtype, options)), len(request.sizes)
         unit = dtype.name + (f" for {np} ranks" if collective.blocks_in_buffer(np) > 1 else "")
-        if requested > len(found):
+        if requested > found:
             document.warnings.append(
-                f"{requested} sizes round to {len(found)} whole numbers of {unit}: each is measured once"
+                f"{requested} sizes round to {found} whole numbers of {unit}: each is measured once"
             )
         return cls(folder, document, launches, hooks)
 
