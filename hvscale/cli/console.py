@@ -79,14 +79,13 @@ def progress_bar() -> Iterator[None]:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table; columns of numbers are aligned right, others left."""
-    from rich import box
-    from rich.table import Table
+    """Print a table; columns of numbers are aligned right, others are wrapped."""
+    from hvscale.report.tables import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for number, column in enumerate(columns):
-        is_numeric = any(row[number][:1].isdigit() for row in rows)
-        table.add_column(column, justify="right" if is_numeric and number else "left", overflow="fold")
+    table = plain_table(None, None, *columns)
+    for number, column in enumerate(table.columns):
+        if number == 0 or not any(row[number][:1].isdigit() for row in rows):
+            column.justify, column.no_wrap, column.overflow = "left", False, "fold"
     for row in rows:
         table.add_row(*row)
     results().print(table)

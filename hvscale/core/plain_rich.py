@@ -20,6 +20,7 @@ from rich.text import Text
 
 from hvscale.core.terminal import printable
 
+FOLDED = 16  # characters of a column whose words may be folded
 WIDTH_OF_FILES = 200  # without a terminal: rich's 80 columns would cut tables in files and pipes
 
 
@@ -62,9 +63,13 @@ class PlainColumn(TextColumn):
 
 
 def narrowest_width(console: Console, options: ConsoleOptions, column: Column) -> int:
-    """The characters that a column needs for its longest cell, or word if it may be wrapped."""
+    """The characters that a column needs: for its longest cell, or word if it may be wrapped.
+
+    Words that may be folded need FOLDED at most.
+    """
     cells = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-    return max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+    longest = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+    return min(longest, FOLDED) if column.overflow == "fold" else longest
 
 
 class CaptionedTable(Table):

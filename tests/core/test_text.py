@@ -168,6 +168,16 @@ def test_a_column_of_text_is_wrapped_where_it_would_not_fit() -> None:
     assert max(map(len, lines)) <= 20
 
 
+def test_names_that_may_be_folded_leave_room_for_numbers() -> None:
+    table = plain_table(None, None, "image", "PSNR", "SSIM")
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    name = "a" * 70 + ".png"
+    table.add_row(name, "29.93", "0.8712")
+    lines = shown_lines(table, 40)
+    assert "29.93 0.8712" in lines[2]
+    assert "".join(line.split()[0] for line in lines[2:]) == name
+
+
 def shown_lines(table: Table, width: int) -> list[str]:
     console, shown = PlainConsole(), io.StringIO()
     console.file, console.width = shown, width
