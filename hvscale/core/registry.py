@@ -5,10 +5,11 @@ import pkgutil
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hvscale.core.errors import RequestError
+from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.suggest import suggest_name
 
 Item = TypeVar("Item")
+PLUGINS = "hvscale_plugins"
 
 
 class Registry(Generic[Item]):
@@ -58,19 +59,29 @@ class Registry(Generic[Item]):
         """Return all items by name, sorted."""
         if not self._is_complete:
             for module in self._modules().values():
-                importlib.import_module(module)
+                load(module)
             self._is_complete = True
         return dict(sorted(self._items.items()))
 
     def _import_file_of(self, name: str) -> None:
         module = self._modules().get(name.partition(":")[0].replace("-", "_"))
         if module is not None:
-            importlib.import_module(module)
+            load(module)
 
     def _modules(self) -> dict[str, str]:
         """Return the full module names by file name; the package's own file takes precedence."""
-        packages = [self.package.replace("hvscale", "hvscale_plugins", 1), self.package]
+        packages = [self.package.replace("hvscale", PLUGINS, 1), self.package]
         return {file: f"{package}.{file}" for package in packages for file in files_in(package)}
+
+
+def load(module: str) -> None:
+    """Import a module. Raises RequestError if it is a plug-in that cannot be imported."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        if not module.startswith(f"{PLUGINS}.") or isinstance(error, HvscaleError):
+            raise
+        raise RequestError(f"{module}: the plug-in cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def files_in(package: str) -> list[str]:

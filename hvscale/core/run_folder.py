@@ -268,6 +268,22 @@ class RunRecord(VersionedDocument):
         return self.state == "interrupted" and self.ended_at is None
 
     @property
+    def early_end(self) -> str | None:
+        """A sentence about a job that failed or was interrupted; None for others."""
+        if self.state == "interrupted":
+            return None if self.was_abandoned else "the job was interrupted: the figures are of what ran until then"
+        if self.state != "failed":
+            return None
+        first = next((end for end in self.ranks if end.rank == self.failed_rank), None)
+        if first is None:
+            how = f"with exit status {self.exit_status}"
+        elif first.signal:
+            how = f"because rank {first.rank} was killed by {first.signal}"
+        else:
+            how = f"because of rank {first.rank}, exit status {first.exit_status}"
+        return f"the job failed, {how}: the figures are of what ran until then"
+
+    @property
     def library_difference(self) -> str | None:
         """A sentence that names `library` and those that ranks ran on; None if they agree.
 

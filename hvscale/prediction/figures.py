@@ -10,7 +10,14 @@ import plotly.graph_objects as go
 
 from hvscale.core.units import human_bytes, human_number, human_seconds, is_narrow
 from hvscale.prediction.document import PredictedRow, PredictionDocument, StepTimeline, TimedMessage
-from hvscale.prediction.tables import LOSS_NAMES, describe_source, has_images, is_extrapolated, step_shares
+from hvscale.prediction.tables import (
+    LOSS_NAMES,
+    describe_source,
+    has_images,
+    is_extrapolated,
+    known_losses,
+    step_shares,
+)
 from hvscale.report.figures import (
     BLUE,
     GREEN,
@@ -223,7 +230,7 @@ def loss(document: PredictionDocument) -> go.Figure:
     steps = step_shares(document)
     ranks = [step.np for step in steps]
     figure = go.Figure()
-    for field, name in LOSS_NAMES.items():
+    for field, name in known_losses(document).items():
         series = {
             "name": name,
             "x": ranks,

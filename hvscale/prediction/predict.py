@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,14 @@ from hvscale.prediction.model.measured_costs import (
     is_like_more_ranks,
 )
 from hvscale.prediction.model.networks import DocumentedCosts
-from hvscale.prediction.model.samples import SETUP_STEPS, Samples, is_replay, run_samples, undisturbed
+from hvscale.prediction.model.samples import (
+    SETUP_STEPS,
+    Samples,
+    have_same_recording,
+    is_replay,
+    run_samples,
+    undisturbed,
+)
 from hvscale.prediction.model.slowed_computing import Computing, measured_computing, why_unused
 from hvscale.prediction.model.tables import OPTION, named, network, of_runs, with_algorithm
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
@@ -313,10 +319,9 @@ def runs_job(run: RunFolder, recorded: RunFolder) -> bool:
     """Whether a run is of the recorded job: a replay of it, or the same command."""
     if run.path.absolute() == recorded.path.absolute():
         return True
-    command = run.read().command
     if is_replay(run.read()):
-        return recorded.path.absolute().name in {Path(word).name for word in command[2:]}
-    return command == recorded.read().command
+        return have_same_recording(run, recorded)
+    return run.read().command == recorded.read().command
 
 
 def without_measured_link(request: PredictionRequest, samples: Sequence[Samples]) -> PredictionRequest:

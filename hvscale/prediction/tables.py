@@ -69,7 +69,7 @@ class StepShares(NamedTuple):
     """How the predicted step of a row is spent.
 
     `seconds`: the whole step, without what a measured row adds to it. `parts`: by the names of
-    `Loss`, each as a share of the step; computing takes the rest.
+    `known_losses`, each as a share of the step; computing takes the rest.
     """
 
     np: int
@@ -77,12 +77,18 @@ class StepShares(NamedTuple):
     parts: dict[str, float]
 
 
+def known_losses(document: PredictionDocument) -> dict[str, str]:
+    """The names of `Loss`, without slowed computing if it was not measured."""
+    unknown = "slowed_computing_seconds" if document.lost_speed is None else None
+    return {field: name for field, name in LOSS_NAMES.items() if field != unknown}
+
+
 def step_shares(document: PredictionDocument) -> list[StepShares]:
     """One for each np whose loss is known, in order."""
-    found = {}
+    found, fields = {}, known_losses(document)
     for row in document.rows:
         if row.loss is not None:
-            parts: dict[str, float] = {name: getattr(row.loss, name) for name in LOSS_NAMES}
+            parts: dict[str, float] = {name: getattr(row.loss, name) for name in fields}
             seconds = document.compute_seconds + sum(parts.values())
             found[row.np] = StepShares(row.np, seconds, {name: part / seconds for name, part in parts.items()})
     return [found[np] for np in sorted(found)]
@@ -92,7 +98,7 @@ def why_table(document: PredictionDocument) -> TableModel:
     """Where the time of a step goes, in percent of the predicted step, for each np."""
     return TableModel(
         title="why efficiency is lost: shares of a predicted step",
-        columns=["np", "step", "computing %", *(f"{name} %" for name in LOSS_NAMES.values())],
+        columns=["np", "step", "computing %", *(f"{name} %" for name in known_losses(document).values())],
         groups={"": [_shares(shares) for shares in step_shares(document)]},
         caption=[
             "agreement: on which gradients are ready; slowest rank: waiting for it",

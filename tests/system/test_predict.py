@@ -89,6 +89,24 @@ def test_rows_of_runs_are_of_the_same_job_and_place(hvscale: Run, runs: list[Pat
     assert [row["np"] for row in json.loads(done.stdout)["rows"]] == [2, 8]
 
 
+def test_replays_are_of_one_job_if_they_name_the_same_folder(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(runs[0], tmp_path / "elsewhere" / runs[0].name)
+
+    def replay_of(recording: Path, name: str) -> Path:
+        replay = shutil.copytree(runs[1], tmp_path / name)
+        record = json.loads((replay / "run.json").read_text())
+        record["command"] = ["hvscale", "replay", "--steps", "10", str(recording)]
+        (replay / "run.json").write_text(json.dumps(record))
+        return Path(replay)
+
+    other, first, second = replay_of(elsewhere, "other"), replay_of(runs[0], "first"), replay_of(runs[0], "second")
+    for given, is_other in (([runs[0], other], True), ([runs[0], first], False), ([first, second], False)):
+        done = hvscale("predict", *given, "--np", "8", "--json")
+        assert done.returncode == 0, done.stderr
+        warnings = PredictionDocument.model_validate_json(done.stdout).warnings
+        assert any("another job" in warning for warning in warnings) == is_other, warnings
+
+
 def test_steps_of_several_runs_count_together_and_trainings_before_replays() -> None:
     def run(np_: int, *seconds: float, is_replay: bool = False) -> MeasuredRun:
         return MeasuredRun(np_, 1, 2, np.array(seconds), is_replay, HorovodSettings(), None)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.conftest import Run, run_hvscale
+from tests.conftest import Run, run_hvscale, wait_until
 
 ROUNDS = 20
 SIZE = 200_000
@@ -140,7 +141,7 @@ def test_the_report_of_one_run(
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 2 * (ROUNDS + 1)
     for width in (1280, 390):
         page = open_report(run / "report.html", width)
-        assert HOSTILE in page.inner_text("header")
+        assert shlex.join([HOSTILE]) in page.inner_text("header")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("#timeline-0 .bars .point").count() > ROUNDS
         assert not page.is_visible("#calls")
@@ -149,6 +150,38 @@ def test_the_report_of_one_run(
         assert not page.is_visible("#seconds")
         page.click("summary")
         assert page.is_visible("text=1: allreduce 128 KiB-16 MiB")
+
+
+def test_the_report_of_a_job_that_failed_says_so_first(
+    open_report: Callable[..., Page], hvscale: Run, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = program(f"{PROGRAM}\nimport sys; sys.exit(5 * world.rank)")
+    assert hvscale("profile", "-np", 2, "--run", "job", "--", "python", script).returncode == 3
+    assert hvscale("report", "job").returncode == 0
+    page = open_report(tmp_path / "job" / "report.html")
+    assert page.inner_text("header").splitlines()[-3].endswith("failed")
+    first = page.locator("#warnings p").first.inner_text()
+    assert first == "the job failed, because of rank 1, exit status 5: the figures are of what ran until then"
+
+
+def test_charts_follow_the_window_after_their_tab_was_hidden_and_fit_on_paper(
+    open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path]
+) -> None:
+    run = profiled("job")
+    assert hvscale("report", run).returncode == 0
+    page = open_report(run / "report.html", 1280)
+    page.click("text=Calls")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.click("[role=tab] >> text=Time")
+    width = "Number(document.querySelector('#seconds .main-svg').getAttribute('width'))"
+    wait_until(lambda: 0 < page.evaluate(width) <= 390, seconds=60)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 800})
+    wait_until(lambda: page.evaluate(width) > 660, seconds=60)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    wait_until(lambda: page.evaluate(width) <= 660, seconds=60)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    wait_until(lambda: page.evaluate(width) > 660, seconds=60)
 
 
 def test_the_report_of_a_horovod_job_with_marked_steps(

@@ -1,6 +1,7 @@
 """`hvscale runs` on real runs: figures, the page in a browser, and removals that are killed."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -71,6 +72,19 @@ def test_a_listing_agrees_with_the_breakdown_and_its_page_works(
     expect(page.locator("#count")).to_have_text("1 of 3")
     target = (tmp_path / "pages.html").parent / "runs" / HOSTILE / "report.html"
     assert page.locator("#runs a").first.evaluate("link => link.href") == target.as_uri().replace("'", "%27")
+
+
+def test_a_run_whose_hvscale_was_killed_can_be_removed(hvscale: Run, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    command = ["launch", "--run", "killed", "--", "sh", "-c", f"touch {started}; exec sleep 600"]
+    with subprocess.Popen([PROGRAMS / "hvscale", *command], cwd=tmp_path, start_new_session=True) as job:
+        wait_until(started.exists)
+        os.killpg(job.pid, signal.SIGKILL)
+    hvscale("cleanup")
+    assert "interrupted" in hvscale("runs", tmp_path).stdout
+    done = hvscale("runs", tmp_path, "--prune", "--state", "interrupted", "--yes")
+    assert (done.returncode, (tmp_path / "killed").exists()) == (0, False), done.stderr
+    assert "removed 1 of 1 runs and studies" in done.stderr
 
 
 def test_a_killed_removal_leaves_whole_runs_or_none(hvscale: Run, tmp_path: Path) -> None:

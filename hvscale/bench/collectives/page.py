@@ -59,7 +59,8 @@ def _lines(document: BenchDocument, name: str, unit: float, axis: str) -> go.Fig
         ticktext=[human_bytes(size) for size in ticks],
     )
     zero = any(getattr(row, name) <= 0 for row in document.rows)
-    figure.update_yaxes(type="linear" if zero else "log")
+    # Each power of ten; other labels between them would overlap.
+    figure.update_yaxes(**({"type": "linear"} if zero else {"type": "log", "dtick": 1}))
     return figure
 
 

@@ -158,12 +158,13 @@ def remove_selected(
 
     plan = plan_removal(index, everything, keep_best, unreadable)
     index.kept = dict(plan.kept)
-    what = f"{len(plan.remove)} runs and studies, {human_bytes(sum(entry.bytes for entry in plan.remove))}"
+    what = f"{len(plan.remove)} runs and studies"
+    size = human_bytes(sum(entry.bytes for entry in plan.remove))
     if show and plan.remove:
         print_entries(results(), plan.remove)
     if show:
         print_remarks([f"{name} is kept: {reason}" for name, reason in plan.kept.items()])
-    if plan.remove and not yes and not typer.confirm(f"Remove {what}?", err=True):
+    if plan.remove and not yes and not typer.confirm(f"Remove {what}, {size}?", err=True):
         print_message("nothing was removed")
         return
     if not plan.remove and not left_overs(index.path):
@@ -175,7 +176,8 @@ def remove_selected(
     finally:
         if show:
             print_remarks([f"{name} is kept: {reason}" for name, reason in index.kept.items() if name not in plan.kept])
-        print_message(f"removed {len(index.removed)} of {what}")
+        size = human_bytes(sum(entry.bytes for entry in plan.remove if entry.name in index.removed))
+        print_message(f"removed {len(index.removed)} of {what}, {size}")
 
 
 def print_index(index: "RunIndex", selected_of: int) -> None:

@@ -24,6 +24,8 @@ print("cuda", "unknown" if query is None else bool(query()), flush=True)
 mpi.MPI_Finalize()
 """
 PROBE_SECONDS = 60
+# Open MPI 5 leaves the file of its shared memory behind if a process starts alone.
+WITHOUT_SHARED_MEMORY = {"OMPI_MCA_btl": "^sm"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,11 @@ def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeRe
     reporting = {name: value for flavour in known for name, value in flavour.report_variables.items()}
     try:
         result = subprocess.run(
-            command, env={**environment, **reporting}, capture_output=True, text=True, timeout=PROBE_SECONDS
+            command,
+            env={**WITHOUT_SHARED_MEMORY, **environment, **reporting},
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return ProbeResult(problem=f"it did not start within {PROBE_SECONDS} s")

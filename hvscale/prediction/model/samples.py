@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,27 @@ def steps_after_setup(steps: Mapping[int, NDArray[np.int64]]) -> int | None:
 def is_replay(record: RunRecord) -> bool:
     """Whether a run is one of `hvscale replay`."""
     return is_own_command(record.command, "replay")
+
+
+def recording(run: RunFolder) -> Path:
+    """The folder that a replay repeats, and for another run its own."""
+    record = run.read()
+    if not is_replay(record):
+        return run.path.resolve()
+    words = record.command[2:]
+    # In ranks, each option of `hvscale replay` has a value.
+    given = [word for word, before in zip(words, ["", *words], strict=False) if "-" not in (word[:1], before[:1])]
+    return Path(record.working_directory, *given[:1]).resolve()
+
+
+def have_same_recording(run: RunFolder, other: RunFolder) -> bool:
+    """Whether two runs, of which one is a replay, are of one recording.
+
+    Names decide if a folder does not exist any more, or not on this machine.
+    """
+    one, another = recording(run), recording(other)
+    exist = all(RunFolder(path).run_json.exists() for path in (one, another))
+    return one == another if exist else one.name == another.name
 
 
 def undisturbed(samples: list[Samples]) -> list[Samples]:

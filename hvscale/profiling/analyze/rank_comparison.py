@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hvscale.core.statistics import OUTLIER_SCORE, modified_z_scores, poisson_tail
-from hvscale.core.units import human_seconds
+from hvscale.core.units import human_number, human_seconds
 from hvscale.profiling.analyze.breakdown import RankRow
 from hvscale.profiling.analyze.ranks_and_nodes import (
     Figures,
@@ -306,9 +306,9 @@ Made = tuple[float | None, str] | None
 def _arrives_last(row: RankFigures, outlier: Outlier, ranks: int, _: bool) -> Made:
     if outlier.value < outlier.median:
         return None
-    cost = outlier.value / max(ranks - 1, 1)
+    cost, chance = outlier.value / max(ranks - 1, 1), human_number(row.expected_times_last, 2)
     return cost, (
-        f"arrives last in {row.times_last} collectives ({row.expected_times_last:.2g} would be chance); the others waited "
+        f"arrives last in {row.times_last} collectives ({chance} would be chance); the others waited "
         f"{human_seconds(outlier.value)} for it, {human_seconds(cost)} each"
     )
 

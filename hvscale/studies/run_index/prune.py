@@ -186,9 +186,10 @@ def hide(path: Path, unreadable: bool) -> None:
     if path.is_symlink() or not path.is_dir():
         raise RequestError("it is no folder any more")
     run = RunFolder(path)
+    # Before the lock: that of a killed process shows that the run is not running any more.
+    if run.run_json.exists() and _state(run, unreadable) in OPEN_STATES:
+        raise RequestError("it is running")
     with closing(FolderLock(path)) as lock:
-        if run.run_json.exists() and _state(run, unreadable) in OPEN_STATES:
-            raise RequestError("it is running")
         hidden = path.with_name(f".removed-{secrets.token_hex(8)}")
         path.rename(hidden)
         lock.path = hidden  # a new run may already have the old name

@@ -90,10 +90,13 @@ def cells(entry: RunEntry) -> list[str]:
 
 
 def short_command(entry: RunEntry) -> str:
-    """The command with programs and scripts by their names, after the kind of a study."""
-    words = entry.command
-    shown = [Path(word).name if number < 2 and not word.startswith("-") else word for number, word in enumerate(words)]
-    text = shlex.join(shown[1:] if shown[1:] and shown[0] in PYTHONS else shown)
+    """The command with its program, or Python's script, by its name, after the kind of a study."""
+    words = list(entry.command)
+    if words[1:] and Path(words[0]).name in PYTHONS:
+        del words[0]
+    if words and not words[0].startswith("-"):
+        words[0] = Path(words[0]).name
+    text = shlex.join(words)
     if entry.kind == RUN:
         return text or "-"
     return f"{entry.kind}: {text}" if text else entry.kind

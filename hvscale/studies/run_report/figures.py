@@ -14,7 +14,7 @@ from hvscale.profiling.analyze.horovod_phases import HorovodPhases
 from hvscale.profiling.compare import Comparison, ProfiledRun, median_step
 from hvscale.profiling.read.events import BLOCK, PHASES
 from hvscale.profiling.read.passes import between
-from hvscale.report.figures import BLUE, GREEN, GREY, PINK, SKY, YELLOW, style, style_bars
+from hvscale.report.figures import BLUE, COLOURS, GREEN, GREY, INK, PINK, SKY, YELLOW, style, style_bars
 from hvscale.report.figures import colour as colour_of
 from hvscale.studies.run_report.compare_tables import human_calls
 from hvscale.studies.run_report.explanation_tables import phase_seconds
@@ -23,6 +23,7 @@ TIMELINE_BARS = 4000  # more slow a browser down; the shortest are left out
 TIMELINE_CALLS = 400  # shown if the steps of a run are unknown
 MAX_MARKERS = 100  # steps; up to this number each one gets a dot
 STEP_POINTS = 1000  # of a line over steps; more steps are averaged
+TIME_UNITS = (("seconds", 1.0), ("milliseconds", 1e3), ("microseconds", 1e6))
 CHART_ROWS = 14  # bars; the table shows all rows
 PHASE_COLOURS = dict(zip(PHASES, (PINK, YELLOW, SKY, BLUE, GREEN, GREY), strict=True))
 
@@ -41,7 +42,7 @@ def breakdown_figures(breakdown: Breakdown) -> dict[str, go.Figure]:
     if not any(coordination):
         seconds, calls = {"data": seconds["data"]}, {"data": calls["data"]}
     return {
-        "seconds": _bars(labels, seconds, "seconds, all ranks", human_seconds, stacked=True),
+        "seconds": _time_bars(labels, seconds, ", all ranks", stacked=True),
         "calls": _bars(labels, calls, "calls, all ranks", human_calls, stacked=True),
     }
 
@@ -60,7 +61,7 @@ def comparison_figures(comparison: Comparison) -> dict[str, go.Figure]:
     }
     per = f"per {comparison.per}, all ranks"
     return {
-        "seconds": _bars(labels, seconds, f"seconds {per}", human_seconds, stacked=False),
+        "seconds": _time_bars(labels, seconds, f" {per}", stacked=False),
         "calls": _bars(labels, calls, f"calls {per}", human_calls, stacked=False),
     }
 
@@ -89,7 +90,7 @@ def phases_figure(phases: HorovodPhases) -> go.Figure:
         for phase, colour in PHASE_COLOURS.items()
         if any(seconds[phase] for seconds in spent.values())
     }
-    return _bars([html.escape(name) for name in spent], series, "seconds, rank 0", human_seconds, stacked=True)
+    return _time_bars([html.escape(name) for name in spent], series, ", rank 0", stacked=True)
 
 
 def exposed_figure(exposed: ExposedCommunication) -> go.Figure:
@@ -121,15 +122,28 @@ def _label(row: Any) -> str:
     return html.escape(f"{row.operation} {human_range(row.bytes_min, row.bytes_max)}")
 
 
+def _time_bars(labels: list[str], series: dict[str, tuple[list[float], str]], what: str, stacked: bool) -> go.Figure:
+    """Bars of seconds. `what`: the axis title after the unit, in which numbers are short."""
+    longest = max((value for values, _ in series.values() for value in values), default=0.0)
+    unit, factor = next(((unit, factor) for unit, factor in TIME_UNITS if longest * factor >= 1), TIME_UNITS[-1])
+    return _bars(labels, series, f"{unit}{what}", human_seconds, stacked, factor)
+
+
 def _bars(
-    labels: list[str], series: dict[str, tuple[list[float], str]], axis: str, human: Any, stacked: bool
+    labels: list[str],
+    series: dict[str, tuple[list[float], str]],
+    axis: str,
+    human: Any,
+    stacked: bool,
+    factor: float = 1.0,
 ) -> go.Figure:
+    """`factor`: from the values to the numbers of the axis."""
     figure = go.Figure()
     for name, (values, colour) in series.items():
         figure.add_bar(
             name=name,
             y=labels,
-            x=values,
+            x=[factor * value for value in values],
             orientation="h",
             marker_color=colour,
             customdata=[human(value) for value in values],
@@ -178,9 +192,12 @@ def _timeline(
     groups = [("coordination", GREY, events.bitwise[shown])]
     used = np.unique(events.operation[shown])
     seconds = np.bincount(events.operation[shown], weights=events.duration_ns[shown], minlength=len(events.operations))
-    for place, code in enumerate(sorted(used, key=lambda code: -seconds[code])):
-        chosen = (events.operation[shown] == code) & ~events.bitwise[shown]
-        groups.append((events.operations[code], colour_of(place), chosen))
+    ordered = sorted(used, key=lambda code: -seconds[code])
+    named = {code: events.operations[code] for code in ordered[: len(COLOURS)]}
+    for place, (code, name) in enumerate(named.items()):
+        groups.append((name, colour_of(place), (events.operation[shown] == code) & ~events.bitwise[shown]))
+    if others := ordered[len(named) :]:
+        groups.append(("other operations", INK, np.isin(events.operation[shown], others) & ~events.bitwise[shown]))
     for name, colour, chosen in groups:
         own = shown[chosen]
         if not len(own):
@@ -193,10 +210,15 @@ def _timeline(
             x=(events.duration_ns[own] / 1e6).tolist(),
             marker={"color": colour, "line": {"color": colour, "width": 1}},  # the line keeps short calls visible
             customdata=[
-                (human_bytes(size), human_seconds(duration / 1e9))
-                for size, duration in zip(events.bytes[own].tolist(), events.duration_ns[own].tolist(), strict=True)
+                (html.escape(events.operations[code]), human_bytes(size), human_seconds(duration / 1e9))
+                for code, size, duration in zip(
+                    events.operation[own].tolist(),
+                    events.bytes[own].tolist(),
+                    events.duration_ns[own].tolist(),
+                    strict=True,
+                )
             ],
-            hovertemplate=f"%{{y}}: {html.escape(name)} of %{{customdata[0]}}<br>%{{customdata[1]}} from %{{base:.3f}} ms<extra></extra>",
+            hovertemplate="%{y}: %{customdata[0]} of %{customdata[1]}<br>%{customdata[2]} from %{base:.3f} ms<extra></extra>",
         )
     style_bars(figure, "ms since the step began" if run.edges_ns is not None else "ms", 120 + 46 * len(labels))
     figure.update_layout(barmode="overlay", bargap=0.35, showlegend=True)

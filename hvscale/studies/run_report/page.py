@@ -1,6 +1,7 @@
 """The HTML report of one run, or of two runs before and after."""
 
 import base64
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from hvscale.core.run_folder import RunFolder, write_text
 from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
 from hvscale.launch.effective_settings import READERS, LaunchedJob
 from hvscale.launch.flavours import FLAVOURS
-from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables
+from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables, Row
 from hvscale.profiling.analyze.explanation import ExplainedBreakdown, explain_breakdown, rank_count
 from hvscale.profiling.analyze.grouping import Bins, parse_bins
 from hvscale.profiling.analyze.rank_comparison import LOOK_AT, timeline_ranks
@@ -104,6 +105,18 @@ class View:
         return len(self.breakdown.by_rank) > LOOK_AT
 
     @property
+    def largest_rows(self) -> list[Row]:
+        """The rows by size that take most time, in the order of the breakdown."""
+        largest = sorted(self.breakdown.rows, key=lambda row: -row.seconds)[:MAX_ROWS]
+        return [row for row in self.breakdown.rows if row in largest]
+
+    @property
+    def smaller_rows(self) -> list[Row]:
+        """The other rows by size."""
+        largest = self.largest_rows
+        return [row for row in self.breakdown.rows if row not in largest]
+
+    @property
     def shown_rows(self) -> list[RankRow]:
         """The rows by size of the ranks of the timeline."""
         shown = self.shown_ranks
@@ -138,7 +151,8 @@ def render(views: list[View], ranges: Bins) -> str:
         settings=_settings(views),
         warnings=_shortened(_warnings(views, comparison)),
         human_range=human_range,
-        max_rows=MAX_ROWS,
+        command=shlex.join,
+        legend=len(figures["seconds"].data) > 1,
         late_ranks=LATE_RANKS,
         verdict=human_verdict,
     )
@@ -267,12 +281,16 @@ def _communication_headlines(view: View) -> list[tuple[str, str, str]]:
         (
             human_seconds(seconds),
             "in collectives, per step and rank",
-            f"{seconds / step:.0%} of the step, overlapped with computation or not",
+            f"{seconds / step:.0%} of the step, mean over ranks, overlapped with computation or not",
         ),
     ]
     if exposed is not None:
         share = human_between(exposed.mean_share_at_least, exposed.mean_share_at_most)
-        basis = "measured by the program" if exposed.basis == "measured" else "bounds from the calls"
+        basis = (
+            "measured by rank 0: it also waits for slower ranks and for Horovod's next cycle"
+            if exposed.basis == "measured"
+            else "bounds from when the calls began and ended"
+        )
         found.append((f"{share} %", "of a step is exposed communication", basis))
     return found
 
@@ -327,16 +345,18 @@ def _sentence(breakdown: Breakdown, comparison: Comparison | None) -> str:
             f"{human_seconds(abs(change))} {'more' if change > 0 else 'less'} per {comparison.per}, summed over ranks."
         )
     first, *rest = sorted(breakdown.rows, key=lambda row: -row.seconds)[:2]
-    text = (
-        f"Most time goes into {first.operation} of {human_range(first.bytes_min, first.bytes_max)}: {first.share:.0%}"
-    )
+    most = "Most time goes" if first.share > 0.5 else "The largest part of the time goes"
+    text = f"{most} into {first.operation} of {human_range(first.bytes_min, first.bytes_max)}: {human_share(first.share)} %"
     for row in rest:
-        text += f", then {row.operation} of {human_range(row.bytes_min, row.bytes_max)}: {row.share:.0%}"
+        text += f", then {row.operation} of {human_range(row.bytes_min, row.bytes_max)}: {human_share(row.share)} %"
     coordination = sum(row.bitwise_seconds for row in breakdown.rows) / (
         sum(row.seconds for row in breakdown.rows) or 1
     )
     if coordination >= 0.005:
-        text += f". {coordination:.0%} of all time is coordination: Horovod's ranks agree by bitwise reductions on what to send next, and wait"
+        text += (
+            f". {coordination:.0%} of all time is in bitwise reductions: in a Horovod job, ranks agree by them on what "
+            "to send next, and wait"
+        )
     return text + "."
 
 
@@ -393,9 +413,14 @@ def _rank_tables(view: View) -> list[TableModel]:
 
 def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
     """The warnings, each once. A comparison repeats some warnings of its runs."""
+    early_ends = [[view.recorded.record.early_end] if view.recorded.record.early_end else [] for view in views]
     if comparison is None:
-        return views[0].breakdown.warnings
-    of_runs = [f"{view.recorded.path}: {text}" for view in views for text in view.breakdown.warnings]
+        return [*early_ends[0], *views[0].breakdown.warnings]
+    of_runs = [
+        f"{view.recorded.path}: {text}"
+        for view, ends in zip(views, early_ends, strict=True)
+        for text in (*ends, *view.breakdown.warnings)
+    ]
     return list(dict.fromkeys([*comparison.warnings, *of_runs]))
 
 
@@ -416,7 +441,7 @@ def _settings_of(view: View) -> dict[str, dict[str, str]]:
     return {
         "Run": {
             "folder": view.recorded.path,
-            "command": " ".join(record.command),
+            "command": shlex.join(record.command),
             "np": str(record.np),
             "library": view.recorded.recording.library,
             "placement": record.placement,

@@ -166,7 +166,8 @@ class LiveSearch:
         if self.trials:
             more = f", and {len(costly)} more would cost over {MAX_LOSS:.0%} of the phase" if costly else ""
             return f"none of {len(self.trials)} candidates was faster{more}"
-        loss = min(self._next_loss(one, {}) for one in costly)
+        # The next start times messages again, which costs what it has cost here.
+        loss = self.lost + min(self._next_loss(one, {}) for one in costly)
         needed = max(math.ceil(loss / (MAX_LOSS * self.base) / 10) * 10, 2 * self.steps)
         return f"steps of {self.base * 1e3:.0f} ms are too short to try a candidate: add --autotune-steps {needed}"
 
