@@ -16,7 +16,7 @@ from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
 from hvscale.core.files import read_bytes
 from hvscale.core.run_folder import RunFolder, write_text
-from hvscale.core.units import human_bytes, human_range, human_seconds, human_share
+from hvscale.core.units import human_bytes, human_number, human_range, human_seconds, human_share
 from hvscale.launch.effective_settings import READERS, LaunchedJob
 from hvscale.launch.flavours import FLAVOURS
 from hvscale.profiling.analyze.breakdown import Breakdown, RankRow, RankTables, Row
@@ -265,8 +265,19 @@ def _gain_headline(gain: Gain, what: str) -> tuple[str, str, str]:
         if gain.verdict == "no difference"
         else f"{percent:.0f} % {'less' if gain.gain_percent > 0 else 'more'}"
     )
-    interval = "unknown" if gain.gain_percent_low is None else f"{human_interval(gain)} %"
-    return figure, what, f"{times}; 95 % interval of the gain: {interval}"
+    return figure, what, f"{times}; 95 % interval{_headline_interval(gain)}"
+
+
+def _headline_interval(gain: Gain) -> str:
+    """What follows "interval": in the direction of the figure above it."""
+    low, high = gain.gain_percent_low, gain.gain_percent_high
+    if low is None or high is None or gain.gain_percent is None:
+        return ": unknown"
+    if gain.verdict == "no difference":
+        return f" of the gain: {human_interval(gain)} %"
+    if gain.gain_percent < 0:
+        low, high = -high, -low
+    return f": {human_number(low)} to {human_number(high)} % {'less' if gain.gain_percent > 0 else 'more'}"
 
 
 def _communication_headlines(view: View) -> list[tuple[str, str, str]]:

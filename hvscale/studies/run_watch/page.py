@@ -14,6 +14,7 @@ from hvscale.report.tables import TableModel
 from hvscale.studies.run_watch.text import (
     calls_table,
     facts,
+    human_bandwidth,
     human_time,
     late_table,
     log_text,
@@ -99,7 +100,7 @@ def _gigabytes(watch: Watch) -> float | None:
 SERIES: tuple[tuple[str, Callable[[Watch], float | None], Callable[[float], str]], ...] = (
     ("images/s", _images, human_number),
     ("steps/s", _steps, human_number),
-    ("GB/s of a rank", _gigabytes, lambda value: human_number(value) if value else "0"),
+    ("GB/s of a rank", _gigabytes, human_bandwidth),
     ("share of time in collectives", lambda watch: watch.share_of_time, lambda value: f"{human_share(value)} %"),
 )
 

@@ -104,10 +104,10 @@ def _cells(row: WatchRow) -> list[str]:
     return [
         human_range(row.bytes_min, row.bytes_max),
         human_number(row.calls_per_second) if row.calls_per_second else "0",
-        _bandwidth(row.gigabytes_per_second),
+        human_bandwidth(row.gigabytes_per_second),
         human_share(row.share_of_time),
         *(human_seconds(seconds) if seconds is not None else "-" for seconds in (row.p50_seconds, row.p99_seconds)),
-        "-" if row.busbw_gigabytes_per_second is None else _bandwidth(row.busbw_gigabytes_per_second),
+        "-" if row.busbw_gigabytes_per_second is None else human_bandwidth(row.busbw_gigabytes_per_second),
         str(row.total_calls),
     ]
 
@@ -118,14 +118,15 @@ def _total_cells(watch: Watch) -> list[str]:
     return [
         "all sizes",
         human_number(calls) if calls else "0",
-        _bandwidth(sum(row.gigabytes_per_second for row in rows)),
+        human_bandwidth(sum(row.gigabytes_per_second for row in rows)),
         human_share(watch.share_of_time or 0.0),
         *("-",) * 3,
         str(sum(row.total_calls for row in rows)),
     ]
 
 
-def _bandwidth(gigabytes_per_second: float) -> str:
+def human_bandwidth(gigabytes_per_second: float) -> str:
+    """For a table: 0, <0.001, 1.23."""
     if not gigabytes_per_second:
         return "0"
     return "<0.001" if gigabytes_per_second < 0.001 else human_number(gigabytes_per_second)
@@ -176,7 +177,7 @@ def summary_line(watch: Watch) -> str:
         speed = sum(row.gigabytes_per_second for row in watch.rows)
         share = human_share(watch.share_of_time or 0.0)
         parts.append(
-            f"{human_number(calls) if calls else 0} calls/s, {_bandwidth(speed)} GB/s, {share} % in collectives"
+            f"{human_number(calls) if calls else 0} calls/s, {human_bandwidth(speed)} GB/s, {share} % in collectives"
         )
     late = watch.late_ranks.late_ranks if watch.late_ranks is not None else []
     if late:
