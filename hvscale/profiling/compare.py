@@ -30,8 +30,8 @@ Floats = NDArray[np.float64]
 
 SAME_WORK_TOLERANCE = 0.01  # maximum difference of two runs of the same work, as a fraction of bytes or calls
 # Neighbouring steps are correlated, so the bootstrap draws blocks of steps. Fewer than MIN_BLOCKS
-# blocks give no interval.
-BLOCKS, MIN_BLOCKS = 64, 3
+# blocks with calls give no interval: too many draws would miss all of them.
+BLOCKS, MIN_BLOCKS = 64, 6
 CALL_BLOCKS = 16  # without steps: few blocks, so that all have nearly the same number of calls
 LOCAL_CLOCK_SLACK = timedelta(seconds=1)  # on the host that started the run
 REMOTE_CLOCK_SLACK = timedelta(minutes=1)
@@ -41,7 +41,8 @@ class Gain(BaseModel):
     """Seconds before and after, and the percentage saved.
 
     The gain is negative for a loss, and None for 0 seconds before. `gain_percent_low` and
-    `gain_percent_high` bound its 95 % bootstrap interval over steps; None with too few steps.
+    `gain_percent_high` bound its 95 % bootstrap interval over steps; None with too few steps that
+    have such calls.
     """
 
     seconds_before: float
@@ -479,10 +480,12 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
     verdict: GainVerdict = "unknown"
     if seconds_before > 0:
         gain = 100 * (1 - seconds_after / seconds_before)
-        if min(len(before), len(after)) >= MIN_BLOCKS:
+        if min(np.count_nonzero(before), np.count_nonzero(after)) >= MIN_BLOCKS:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = resampled_means(after, weights_after, 1) / resampled_means(before, weights_before, 0)
-            ratios = ratios[np.isfinite(ratios)]
+            # Infinite ratios are large losses. No limit is infinite: if 6 of 64 blocks have calls,
+            # only 0.2 % of the draws have none.
+            ratios = ratios[~np.isnan(ratios)]
             low, high = percentile_interval(100 * (1 - ratios))
             verdict = "no difference" if low <= 0 <= high else "less" if low > 0 else "more"
     return Gain(
@@ -541,7 +544,9 @@ def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _T
     if not by_step:
         interval = "" if counted else f", and the interval is over {CALL_BLOCKS} equal blocks of consecutive calls"
         found.append(f"the steps of these runs are unknown: times are for the whole run{interval}")
-    elif min(first.steps or 0, second.steps or 0) < 10:
+    elif (fewest := min(first.steps or 0, second.steps or 0)) < MIN_BLOCKS and not counted:
+        found.append(f"{first.steps} and {second.steps} steps are too few for intervals, which need {MIN_BLOCKS}")
+    elif fewest < 10:
         found.append(f"{first.steps} and {second.steps} steps are too few: the true intervals are wider")
     return found
 

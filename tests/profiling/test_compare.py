@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
@@ -18,8 +20,10 @@ from hvscale.profiling.analyze.exposed import exposed_communication
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.steps import LoggedSteps, find_bytes_per_step, step_edges
 from hvscale.profiling.compare import (
+    MIN_BLOCKS,
     Comparison,
     ProfiledRun,
+    _gain,
     compare_profiled_runs,
     divide_into_steps,
     median_step,
@@ -171,12 +175,45 @@ def test_the_interval_has_its_nominal_coverage() -> None:
     assert wrong <= 15
 
 
+@pytest.mark.parametrize("filled", [[0], [0, 1], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("total", [0.5, 0.99, 1, 2])
+@pytest.mark.parametrize("blocks", [16, 64])
+def test_a_row_with_calls_in_a_few_blocks_shows_no_change(filled: list[int], total: float, blocks: int) -> None:
+    """One fused message among 64 steps before, the same time in all steps after."""
+    rare, every, weights = np.zeros(blocks), np.full(blocks, total / blocks), np.ones(blocks)
+    rare[filled] = 1 / len(filled)
+    for before, after in ((rare, every), (every, rare), (rare, total * rare), (every, 0 * every)):
+        found = _gain(before, weights, after, weights)
+        assert (found.gain_percent_low, found.gain_percent_high, found.verdict) == (None, None, "unknown")
+        assert found.gain_percent == pytest.approx(100 * (1 - after.sum() / before.sum()))
+
+
+BLOCKS_OF_SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 10)), min_size=1, max_size=64).map(np.array)
+
+
+@given(BLOCKS_OF_SECONDS, BLOCKS_OF_SECONDS)
+def test_the_interval_contains_the_gain_or_is_unknown(before: Any, after: Any) -> None:
+    found = _gain(before, np.ones(len(before)), after, np.ones(len(after)))
+    if min(np.count_nonzero(before), np.count_nonzero(after)) < MIN_BLOCKS:
+        assert (found.gain_percent_low, found.gain_percent_high, found.verdict) == (None, None, "unknown")
+        return
+    gain, low, high = found.gain_percent, found.gain_percent_low, found.gain_percent_high
+    assert gain is not None
+    assert low is not None
+    assert high is not None
+    rounding = 1e-12 * (100 + abs(gain))
+    assert np.isfinite([low, high]).all()
+    assert low - rounding <= gain <= high + rounding
+    if np.ptp(before) > 1e-3 * before.mean() or np.ptp(after) > 1e-3 * after.mean():
+        assert low < gain < high
+
+
 def test_one_step_gives_no_interval() -> None:
     comparison = compared(recorded(10, steps=1), recorded(5, steps=1))
     assert comparison.total.gain_percent is not None
     assert comparison.total.gain_percent_low is None
     assert comparison.total.verdict == "unknown"
-    assert any("few" in text for text in comparison.warnings)
+    assert "1 and 1 steps are too few for intervals, which need 6" in comparison.warnings
 
 
 def test_runs_of_different_length_are_compared_by_step() -> None:

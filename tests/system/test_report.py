@@ -87,7 +87,9 @@ def test_compare_names_the_late_rank(hvscale: Run, profiled: Callable[..., Path]
     assert "more" in table
     shutil.copytree(before, tmp_path / "copy")
     again = json.loads(hvscale("compare", before, "copy", "--json").stdout)
-    assert {row["verdict"] for row in (*again["rows"], again["total"])} == {"no difference"}
+    verdicts = {row["operation"]: row["verdict"] for row in (*again["rows"], again["total"])}
+    # There are too few barriers for an interval.
+    assert verdicts == {"allreduce": "no difference", "barrier": "unknown", "total": "no difference"}
     assert again["total"]["gain_percent"] == 0
 
 
