@@ -429,8 +429,8 @@ def _differences(
     elif before.recording.source == after.recording.source and before.recording.ranks != after.recording.ranks:
         ranks = [ranks_in_words(run.recording.ranks) for run in (before, after)]
         found.append(f"profiles of {ranks[0]} against {ranks[1]}")
-    images = _images_per_step(before.log), _images_per_step(after.log)
-    if by_step and _differ(images, max(images)):
+    images = [known for run in (before, after) if (known := _images_per_step(run.log)) is not None]
+    if by_step and len(images) == 2 and _differ((images[0], images[1]), max(images)):
         found.append(f"{images[0]:g} images per step against {images[1]:g}")
     first, second = tables
     unit = "step" if by_step else "run"
@@ -453,9 +453,10 @@ def _differ(pair: tuple[float, float], reference: float) -> bool:
     return abs(pair[0] - pair[1]) > SAME_WORK_TOLERANCE * reference
 
 
-def _images_per_step(log: LoggedSteps | None) -> float:
+def _images_per_step(log: LoggedSteps | None) -> float | None:
+    """The median over the steps; None if the run did not record images."""
     known = log.images[~np.isnan(log.images)] if log is not None else np.empty(0)
-    return float(np.median(known)) if len(known) else 0.0
+    return float(np.median(known)) if len(known) else None
 
 
 def _row(before: _Table, after: _Table, key: int, bins: Bins, names: tuple[str, ...]) -> ComparisonRow:

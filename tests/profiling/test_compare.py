@@ -250,6 +250,14 @@ def test_different_work_is_rejected_with_the_difference(what: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_images_that_only_one_run_recorded_are_not_compared() -> None:
+    known, unknown = recorded(images=8), recorded(images=float("nan"))
+    marked = replace(known, log=None)
+    for before, after in ((known, unknown), (unknown, known), (unknown, unknown), (known, marked), (marked, known)):
+        comparison = compared(before, after)
+        assert (comparison.per, comparison.total.verdict) == ("step", "no difference")
+
+
 def test_different_calls_are_rejected_without_horovod() -> None:
     with pytest.raises(RequestError, match="160 allreduce calls per run against 80"):
         compared(recorded(bitwise=False, log=False), recorded(bitwise=False, log=False, sizes=(8 * MIB,)))
