@@ -1,6 +1,5 @@
 """The percentiles of durations that are kept, counted in fine classes, or counted by the ranks."""
 
-import math
 from functools import reduce
 
 import numpy as np
@@ -32,11 +31,11 @@ def test_a_histogram_has_the_exact_percentiles_of_the_calls_it_was_made_from() -
     assert histogram(1 * SECOND_NS, 3 * SECOND_NS).percentiles() == exactly(2, 2.98)
 
 
-def test_calls_are_spread_evenly_within_a_class() -> None:
-    """From 1024 ns on, a class is 1 ns wide."""
-    joined = histogram(1024, 1024).with_(histogram(1024, 1024))
+def test_calls_are_in_the_middle_of_their_class() -> None:
+    """From 4096 ns on, a class is 4 ns wide."""
+    joined = histogram(4096, 4099).with_(histogram(4096, 4098))
     assert (joined.counts.tolist(), joined.exact) == ([4], None)
-    assert joined.percentiles() == exactly(1024.5 * NS, 1024.99 * NS)
+    assert joined.percentiles() == exactly(4097.5 * NS, 4097.5 * NS)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -45,8 +44,7 @@ def test_histograms_add_up_class_by_class(swapped: bool) -> None:
     first, second = reversed(parts) if swapped else parts
     joined = first.with_(second)
     assert joined.counts.tolist() == [1, 0, 0, 3]
-    # The median is the second of four calls, and the first of the three in the class of 1027 ns.
-    assert joined.percentiles() == exactly((1027 + 1 / 3) * NS, (1027 + 2.96 / 3) * NS)
+    assert joined.percentiles() == exactly(1027 * NS, 1027 * NS)
 
 
 def test_a_histogram_within_the_classes_of_another_adds_up() -> None:
@@ -54,25 +52,40 @@ def test_a_histogram_within_the_classes_of_another_adds_up() -> None:
     assert joined.counts.tolist() == [1, 1, 0, 2]
 
 
-def test_durations_of_0_ns_have_a_class_up_to_1_ns() -> None:
-    assert histogram(0, 0).with_(histogram(0, 0)).percentiles() == exactly(0.5 * NS, 0.99 * NS)
+@pytest.mark.parametrize("largest", [0, 1, 2, 2047])
+def test_durations_below_2048_ns_are_exact(largest: int) -> None:
+    joined = histogram(0, largest).with_(histogram(largest, 0)).with_(histogram(largest))
+    assert joined.percentiles() == exactly(largest * NS, largest * NS)
 
 
-def test_durations_of_1_ns_are_in_the_next_class() -> None:
-    joined = histogram(0).with_(histogram(1))
-    assert joined.counts.tolist() == [1, 1]
-    # A class of 1 ns is 2^-10 ns wide.
-    assert joined.percentiles() == exactly(1 * NS, (1 + 0.98 / 1024) * NS)
+MILLISECOND_NS = 10**6
+FEW_OR_BIMODAL = [
+    ([[1], [1], [1], [1], [10], [10], [10], [10]], (5.5, 10)),  # eight ranks, of which four come late
+    ([[1, 1, 1, 1]] * 24 + [[1, 1, 1, 1000]], (1, 10.99)),  # one slow of 100 calls
+    ([[1, 1, 1]] * 200 + [[1, 1000]] * 10, (1, 1000)),
+    ([[7]] * 3, (7, 7)),
+]
 
 
-@given(st.lists(st.lists(st.integers(0, 10**13), min_size=1, max_size=20), min_size=2, max_size=5))
-def test_a_histogram_is_at_most_a_thousandth_off(groups: list[list[int]]) -> None:
-    made = reduce(DurationHistogram.with_, (histogram(*group) for group in groups))
-    every = sorted(duration for group in groups for duration in group)
-    for percent, found in zip((50, 99), made.percentiles(), strict=True):
-        calls = len(every) * percent / 100  # so many calls are shorter
-        below, above = every[math.ceil(calls) - 1], every[min(math.floor(calls), len(every) - 1)]
-        assert 0.999 * below - 1 <= found / NS <= 1.001 * above + 1
+@pytest.mark.parametrize(("milliseconds", "known"), FEW_OR_BIMODAL)
+def test_percentiles_of_few_or_bimodal_calls(milliseconds: list[list[int]], known: tuple[float, float]) -> None:
+    made = joined([[MILLISECOND_NS * one for one in group] for group in milliseconds])
+    assert made.percentiles() == pytest.approx([one / 1e3 for one in known], rel=2**-11)
+
+
+FAST = st.integers(0, 5000)
+SLOW = st.integers(10**6, 10**13)
+GROUPS = st.lists(st.lists(st.one_of(FAST, SLOW), min_size=1, max_size=40), min_size=2, max_size=12)
+
+
+@given(GROUPS)
+def test_a_histogram_is_at_most_a_two_thousandth_off(groups: list[list[int]]) -> None:
+    exact = ExactDurations([np.array(group) for group in groups]).percentiles()
+    assert joined(groups).percentiles() == pytest.approx(exact, rel=2**-11, abs=1e-15)
+
+
+def joined(groups: list[list[int]]) -> DurationHistogram:
+    return reduce(DurationHistogram.with_, (histogram(*group) for group in groups))
 
 
 def test_latency_histograms_of_counters_add_up() -> None:

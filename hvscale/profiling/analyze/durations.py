@@ -74,18 +74,21 @@ class DurationHistogram(Durations):
         return type(self)(first, counts)
 
     def percentiles(self) -> tuple[float, float]:
-        """Those of calls spread evenly within their classes: at most 0.1 % off."""
+        """Between the two nearest calls, each in the middle of its class: at most 0.05 % off."""
         if self.exact is not None:
             return self.exact
-        counted = np.concatenate([[0], np.cumsum(self.counts)]).astype(np.float64)
-        edges = self._edges_ns()
-        p50, p99 = (float(np.interp(counted[-1] * percent / 100, counted, edges)) / 1e9 for percent in PERCENTS)
-        return p50, p99
+        ends = np.cumsum(self.counts)
+        position = (ends[-1] - 1) * np.array(PERCENTS) / 100
+        calls = np.array([np.floor(position), np.ceil(position)])
+        below, above = self._middles_ns(np.searchsorted(ends, calls, side="right"))
+        p50, p99 = (below + (above - below) * (position % 1)) / 1e9
+        return float(p50), float(p99)
 
-    def _edges_ns(self) -> NDArray[np.float64]:
-        classes = np.arange(self.first, self.first + len(self.counts) + 1, dtype=np.int64)
-        edges = (classes << SHIFT).view(np.float64)
-        return np.where(classes < FIRST_CLASS, 0, edges)
+    def _middles_ns(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The middle of the whole nanoseconds in each class; below 2048 ns there is only one."""
+        classes = self.first + indices
+        low, high = ((edges << SHIFT).view(np.float64) for edges in (classes, classes + 1))
+        return np.where(classes < FIRST_CLASS, 0, low + np.maximum(high - low - 1, 0) / 2)
 
 
 @dataclass(frozen=True)
