@@ -191,6 +191,23 @@ def test_an_exhaustive_sweep_measures_all_equally_often() -> None:
     assert set(counted.values()) == {EXHAUSTIVE_SAMPLES}
 
 
+def always() -> bool:
+    return True
+
+
+@pytest.mark.parametrize("limited", [exhaustive, lambda state, over: race(state, NO_EARLIER_SIZES, {}, over)])
+def test_the_baseline_is_measured_though_the_time_is_used_up(limited: Callable[..., Race]) -> None:
+    state = state_of(MIB)
+    found, counted = run(state, limited(state, always))
+    assert found == [*counted] == [*state.times] == [state.baseline]
+
+
+def test_a_resumed_sweep_measures_nothing_if_the_time_is_used_up() -> None:
+    state = state_of(MIB)
+    state.times[state.baseline] = [1.0]
+    assert run(state, exhaustive(state, always)) == ([state.baseline], Counter())
+
+
 def test_the_race_takes_a_quarter_of_the_time_of_an_exhaustive_sweep() -> None:
     """In simulated time; the chosen variant loses at most 3 %."""
     sizes = [KIB << step for step in range(0, 17, 2)]

@@ -294,7 +294,12 @@ def is_narrow(time: Time) -> bool:
 
 
 def exhaustive(state: SizeState, over: Callable[[], bool]) -> Race:
-    """Measures all variants equally often, interleaved; slow ones get fewer samples."""
+    """Measures all variants equally often, interleaved; slow ones get fewer samples.
+
+    `over()` as in `race`: the baseline is measured in any case.
+    """
+    if state.baseline not in state.times:
+        state.times[state.baseline] = [(yield state.baseline)]
     for number in range(EXHAUSTIVE_SAMPLES):
         for variant in state.members:
             times = state.times.get(variant, [])
