@@ -134,22 +134,22 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
         """
         for _ in range(MAX_CONFIRMATION_ROUNDS):
             self.tabulate()
-            jobs = self.unconfirmed()
-            for number, (job, choices) in enumerate(jobs):
+            cases = self.unconfirmed()
+            for number, (case, choices) in enumerate(cases):
                 if self.seconds_left() == 0.0:
                     self.warn(
                         f"the time limit was reached before the best choices were confirmed in a fresh start: resume with --run {self.path}"
                     )
                     return
-                self.start(job, len(jobs) - number, reporter, 1.0, choices)
-            if not jobs:
+                self.start(self.confirmation_job(case), len(cases) - number, reporter, 1.0, choices)
+            if not cases:
                 return
 
-    def unconfirmed(self) -> list[tuple[TuningJob, dict[int, list[AlgorithmChoice]]]]:
-        """Jobs for the table's choices that only one start has measured, with the choices by size.
+    def unconfirmed(self) -> list[tuple[CollectiveCase, dict[int, list[AlgorithmChoice]]]]:
+        """The cases whose choices in the table only one start has measured, with these by size.
 
         Each size also gets the library's own choice. A case that has had all its rounds, here or in
-        an earlier call, gets no further job.
+        an earlier call, is left out.
         """
         decision = self.document.decision
         if decision is None:
@@ -172,7 +172,16 @@ class CollectivesStudy(Study[TuneCollectivesDocument]):
                 continue
             if row.choice != LIBRARY and starts[case, row.bytes, row.choice] == 1:
                 found.setdefault(case, {})[row.bytes] = [LIBRARY, row.choice]
-        return [(self.job(case.np, case.operation, limit, confirmation=True), sizes) for case, sizes in found.items()]
+        return list(found.items())
+
+    def confirmation_job(self, case: CollectiveCase) -> TuningJob:
+        """The unfinished job that confirms a case's choices, or a new one."""
+        limit = self.document.decision.table.eager_limit_bytes if self.document.decision is not None else None
+        key = case.np, case.operation, limit
+        for job in self.document.jobs:
+            if job.confirmation and not job.finished and (job.np, job.operation, job.eager_limit_bytes) == key:
+                return job
+        return self.job(*key, confirmation=True)
 
     def todo(self) -> list[TuningJob]:
         """The unfinished jobs: the largest np first, then the library's own eager limit first."""
