@@ -278,7 +278,64 @@ def test_a_statement_beyond_the_measured_range_is_inconclusive() -> None:
     small = find(by_sizes({8: (1, 2), 1024: (1, 2)}), "faster-when-small", **BOTH, up_to="4K")
     assert (small.verdict, small.reason.partition(";")[0]) == (UNKNOWN, "measured up to 1 KiB, not 4 KiB")
     larger = {"where": {"bytes": {"from": "1K"}}, "up_to": "4K"}
-    assert find(by_sizes({8: (2, 1), 4096: (1, 2)}), "faster-when-small", **BOTH, **larger).verdict == HOLDS
+    sizes = {8: (2.0, 1.0), 2048: (1.0, 2.0), 4096: (1.0, 2.0)}
+    assert find(by_sizes(sizes), "faster-when-small", **BOTH, **larger).verdict == HOLDS
+    del sizes[8]
+    without = find(by_sizes(sizes), "faster-when-small", **BOTH, **larger)
+    assert (without.verdict, without.reason.partition(";")[0]) == (UNKNOWN, "measured from 2 KiB on, not from 1 KiB")
+
+
+def test_a_statement_about_a_range_needs_its_lower_end() -> None:
+    parameters: dict[str, Any] = {**BOTH, "where": {"bytes": {"from": 4, "to": "16K"}}}
+    upper = find(by_sizes({16384: (1, 2)}), "faster", **parameters)
+    assert (upper.verdict, upper.reason.partition(";")[0]) == (UNKNOWN, "measured from 16 KiB on, not from 4 B")
+    assert find(by_sizes({4: (1, 2), 16384: (1, 2)}), "faster", **parameters).verdict == HOLDS
+    # Any measured size proves that it does not hold everywhere.
+    assert find(by_sizes({16384: (2, 1)}), "faster", **parameters).verdict == FAILS
+    # Sizes beyond the range show that the range was covered.
+    assert find(by_sizes({2: (2, 1), 64: (1, 2), 32768: (2, 1)}), "faster", **parameters).verdict == HOLDS
+    of_two = [
+        one for np, bytes_ in ((2, 8), (64, 8), (4, 16), (64, 16)) for one in of_backends(1, 2, np=np, bytes=bytes_)
+    ]
+    several = {**BOTH, "where": {"np": {"from": 2}}}
+    assert find(of_two, "faster", **several).reason.startswith("measured from np 4 on, not from np 2;")
+    assert find(of_two, "faster", **several, somewhere=True).verdict == HOLDS
+    assert find(of_two, "faster", **several, by_percent=60, somewhere=True).verdict == UNKNOWN
+
+
+def test_s1_judges_messages_of_the_ranks_that_were_measured() -> None:
+    """One rank may send no messages, and not every part measures two ranks."""
+    path = next(path for path in EXPERIMENTS if path.parent.name == "S1")
+    statements = {one.claim: one for one in experiment_file.read(path).statements}
+    labels: Any = {"program": "edsr", "placement": "ssh", "device": "cuda"}
+    hits = [
+        Series(
+            {**labels, "settings": "mpi-reg", "source": "measured", "operation": "cache-hits", "np": np},
+            {1: 0.95, 2: 0.951, 3: 0.952},
+            "geometric mean",
+            "share",
+        )
+        for np in (4, 8)
+    ]
+    assert statements["93 % of messages hit the registration cache"].test(hits).verdict == HOLDS
+    times = [
+        series(seconds, NOISE[::step], **labels, settings=name, source="replayed", operation="allreduce", np=np)
+        for np in (4, 8)
+        for name, seconds, step in (("mpi", 1, 1), ("mpi-opt", 0.9, -1))
+    ]
+    claim = "MPI-Opt takes up to 45 % less time in all-reduce than MPI"
+    assert statements[claim].test(times).verdict == FAILS
+
+
+def test_one_size_does_not_show_what_holds_up_to_it() -> None:
+    one = find(by_sizes({4096: (1, 2), 8192: (2, 1)}), "faster-when-small", **BOTH, up_to="4K")
+    assert (one.verdict, one.reason.partition(";")[0]) == (UNKNOWN, "measured only one size up to 4 KiB")
+    assert find(by_sizes({4096: (2, 1)}), "faster-when-small", **BOTH, up_to="4K").verdict == FAILS
+    # Every np needs two sizes.
+    both = [one for size in (8, 4096) for one in of_backends(1, 2, np=2, bytes=size)]
+    assert find(both, "faster-when-small", **BOTH, up_to="4K").verdict == HOLDS
+    alone = of_backends(1, 2, np=4, bytes=4096)
+    assert find([*both, *alone], "faster-when-small", **BOTH, up_to="4K").verdict == UNKNOWN
 
 
 def test_one_round_is_inconclusive() -> None:

@@ -121,7 +121,7 @@ class Statement(BaseModel, ABC):
 
     @property
     def claimed_range(self) -> Selector:
-        """The range of the claim. If a smaller range was measured, `needs_range` is not proven."""
+        """The range of the claim. If an end was not measured, `needs_range` is not proven."""
         return self.where
 
     @property
@@ -145,9 +145,9 @@ class Statement(BaseModel, ABC):
         return finding.model_copy(update={"verdict": "inconclusive", "reason": f"{missing}; {finding.reason}"})
 
     def missing_range(self, series: Sequence[Series]) -> str:
-        """Which range some of the compared series do not reach the end of, in words; "" if none."""
+        """Which end of a range some of the compared series do not reach, in words; "" if none."""
         for key, values in self.claimed_range.items():
-            if not isinstance(values, ValueRange) or not isinstance(values.to, int):
+            if not isinstance(values, ValueRange):
                 continue
             measured: dict[frozenset[Any], list[int]] = {}
             for one in self.compared(
@@ -155,9 +155,12 @@ class Statement(BaseModel, ABC):
             ):
                 if isinstance(number := one.labels.get(key), int):
                     measured.setdefault(frozenset(labels_without(one, {key}).items()), []).append(number)
-            reached = min(map(max, measured.values()), default=values.to)
-            if reached < values.to:
-                return f"measured up to {describe_value(key, reached)}, not {describe_value(key, values.to)}"
+            largest = min(map(max, measured.values()), default=None)
+            if largest is not None and isinstance(values.to, int) and largest < values.to:
+                return f"measured up to {describe_value(key, largest)}, not {describe_value(key, values.to)}"
+            smallest = max(map(min, measured.values()), default=None)
+            if smallest is not None and isinstance(values.from_, int) and smallest > values.from_:
+                return f"measured from {describe_value(key, smallest)} on, not from {describe_value(key, values.from_)}"
         return ""
 
     def compared(self, series: Sequence[Series], where: Selector) -> list[Series]:

@@ -6,7 +6,16 @@ from functools import partial
 from statistics import fmean
 from typing import ClassVar, Literal
 
-from hvscale.bench.experiments.series import Bytes, PercentChange, Selector, Series, ValueRange, change, select
+from hvscale.bench.experiments.series import (
+    Bytes,
+    PercentChange,
+    Selector,
+    Series,
+    ValueRange,
+    change,
+    describe_value,
+    select,
+)
 from hvscale.bench.experiments.statements import (
     NOT_MEASURED,
     Finding,
@@ -73,8 +82,8 @@ class CostsLess(PairStatement):
 
 @register
 class FasterWhenSmall(PairStatement):
-    """`of` is faster than `than` at every size up to `up_to` bytes. The reason names the first
-    crossover.
+    """`of` is faster than `than` at every size up to `up_to` bytes, of which at least two must be
+    measured. The reason names the first crossover.
     """
 
     kind: Literal["faster-when-small"]
@@ -83,11 +92,23 @@ class FasterWhenSmall(PairStatement):
 
     @property
     def claimed_range(self) -> Selector:
-        return {**self.where, "bytes": ValueRange(to=self.up_to)}
+        sizes = self.where.get("bytes")
+        smallest = sizes.from_ if isinstance(sizes, ValueRange) else None
+        return {**self.where, "bytes": ValueRange.model_validate({"from": smallest, "to": self.up_to})}
+
+    def missing_range(self, series: Sequence[Series]) -> str:
+        if missing := super().missing_range(series):
+            return missing
+        small = self.small_pairs(series)
+        is_alone = sum(map(len, groups(small, "bytes"))) < len(small)
+        return f"measured only one size up to {describe_value('bytes', self.up_to)}" if is_alone else ""
+
+    def small_pairs(self, series: Sequence[Series]) -> list[tuple[Series, Series]]:
+        """The pairs of the claimed sizes."""
+        return self.pairs(select(series, {"bytes": ValueRange(to=self.up_to)}))
 
     def test_measured(self, series: Sequence[Series]) -> Finding:
-        small = select(series, {"bytes": ValueRange(to=self.up_to)})
-        finding = judge(savings(self.pairs(small)), Limit(0, above=True))
+        finding = judge(savings(self.small_pairs(series)), Limit(0, above=True))
         if not finding.comparisons:
             return finding
         by_size = groups(self.pairs(series), "bytes")
