@@ -88,9 +88,8 @@ class Study(ABC, Generic[Document]):
             raise
 
     def resume(self, previous: Document) -> None:
-        """Take over results from the document of an earlier call.
-
-        Finished runs in the folder are found without it.
+        """Take over the results of earlier calls. Nothing has been written yet, so an error here
+        leaves their files as they are.
         """
 
     def prepare(self) -> None:

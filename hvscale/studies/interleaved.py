@@ -40,6 +40,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
     def __init__(self, document: Document, variants: Collection[Variant]) -> None:
         super().__init__(document)
         self.variants = variants
+        self.records: dict[tuple[Variant, int], Run] = {}  # of the runs so far, by variant and repeat
         self.failed: set[Variant] = set()
         self.first_host: Host | None = None
         self.first_libraries: dict[str, str] = {}  # by flavour, in which variants may differ
@@ -54,18 +55,60 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         with self.opened(warn):
             self.run_rounds(progress)
 
+    def resume(self, previous: Document) -> None:
+        """Read the finished runs of earlier calls, so that a run that fails or is interrupted drops
+        none of them.
+
+        Raises RequestError, such as for a wrong --metric, before anything is written.
+        """
+        for variant, repeat in self.planned():
+            run, is_finished = self.finished_or_new(variant, repeat)
+            if is_finished and variant not in self.failed and self.can_be_checked(variant):
+                self.records[variant, repeat] = self.run_and_read(variant, repeat, run, is_finished)
+        self.list_runs()  # only now: a table must not show half of the runs if one cannot be read
+
+    def planned(self) -> list[tuple[Variant, int]]:
+        """All runs, by variant and repeat, in the order of the document."""
+        return [(variant, repeat) for repeat in range(1, self.document.repeats + 1) for variant in self.variants]
+
+    def can_be_checked(self, variant: Variant) -> bool:
+        """Whether the runs so far suffice to check a finished run of the variant."""
+        return True
+
+    def list_runs(self) -> None:
+        self.document.runs = [self.records[key] for key in self.planned() if key in self.records]
+
     def run_rounds(self, progress: ProgressReporter) -> None:
         for repeat in range(1, self.document.repeats + 1):
             for variant in self.variants:
-                if variant not in self.failed:
+                if variant not in self.failed or (variant, repeat) in self.records:
                     progress.starting(self.name(variant), repeat)
                     record = self.run_variant(variant, repeat)
                     value, unit = self.result(record) if record.problem is None else (None, None)
                     progress.measured(self.name(variant), repeat, value, unit)
 
     def run_variant(self, variant: Variant, repeat: int) -> Run:
-        """Run the variant, unless a finished run exists, and add the result to the document."""
-        run, is_finished = finished_or_new_run(self.path / f"{self.folder_name(variant)}-repeat-{repeat}")
+        """The record of a run. Run the variant, unless a finished run exists, and add the result to
+        the document.
+        """
+        if (variant, repeat) not in self.records:
+            run, is_finished = self.finished_or_new(variant, repeat)
+            try:
+                self.records[variant, repeat] = self.run_and_read(variant, repeat, run, is_finished)
+            except RunInterruptedError:
+                self.records[variant, repeat] = record = self.new_record(variant, repeat, run.path.name)
+                record.problem = "interrupted"
+                raise
+            finally:
+                self.list_runs()
+            self.write("running")
+        return self.records[variant, repeat]
+
+    def finished_or_new(self, variant: Variant, repeat: int) -> tuple[RunFolder, bool]:
+        return finished_or_new_run(self.path / f"{self.folder_name(variant)}-repeat-{repeat}")
+
+    def run_and_read(self, variant: Variant, repeat: int, run: RunFolder, is_finished: bool) -> Run:
+        """The record of a run, which is launched first if it is new."""
         record = self.new_record(variant, repeat, run.path.name)
         try:
             if not is_finished:
@@ -81,11 +124,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             if warning := other_library(self.first_libraries.setdefault(library.flavour, library.name), library.name):
                 self.warn(warning)
             self.read(variant, run, record)
-        except RequestError:
-            raise
-        except RunInterruptedError:
-            record.problem = "interrupted"
-            self.document.runs.append(record)
+        except (RequestError, RunInterruptedError):
             raise
         except HvscaleError as error:
             what = self.name(variant)
@@ -93,8 +132,6 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             self.failed.add(variant)
             self.failure = self.failure or named_failure(what, error)
             self.warn(f"{self.failure_text.format(what=what, repeat=repeat)} and is not started again: {error}")
-        self.document.runs.append(record)
-        self.write("running")
         return record
 
     def tabulate(self) -> None:

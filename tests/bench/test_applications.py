@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ import pytest
 from hvscale.bench.applications import APPLICATIONS, PROGRAMS, Application, parse_sizes
 from hvscale.bench.applications.build import COMMON, Compiler, label, parse_flags
 from hvscale.bench.applications.counters import Counters, read_counters, with_perf
+from hvscale.bench.applications.document import ApplicationDocument
 from hvscale.bench.applications.programs.integration import INTEGRAL, IntegrationResult
 from hvscale.bench.applications.study import ApplicationStudy
+from hvscale.core.documents import from_json
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import RunFolder
+from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
+from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import LaunchHooks, LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.progress import RunProgress
@@ -182,6 +187,75 @@ def test_the_reference_run_has_a_node_for_its_rank_and_a_rejected_start_leaves_n
     with pytest.raises(RequestError, match="rejected"):
         on_two_nodes.measure(RunProgress(1, 1), warn=lambda text: None)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_resumed_study_keeps_all_results_and_makes_its_tables_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of the finished runs is repeated and interrupted."""
+    launched: list[str] = []
+    is_interrupted = False
+
+    def launch(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> None:
+        run = RunFolder.create(options.run or tmp_path)
+        launched.append(run.path.name)
+        if is_interrupted:
+            run.unlock()
+            raise RunInterruptedError(signal.SIGINT, run)
+        record = RunRecord(
+            command=command,
+            np=options.np,
+            state="finished",
+            library=Library(flavour="openmpi", version="5"),
+            host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
+            working_directory="/",
+            started_at=datetime.now(UTC),
+        )
+        run.write(record)
+        run.log(0).parent.mkdir(exist_ok=True)
+        run.log(0).write_text(json.dumps({"seconds": 1.0, "checksum": "a", "blocks": [1, 1, 2]}) + "\n")
+        run.unlock()
+
+    monkeypatch.setattr("hvscale.bench.applications.study.launch", launch)
+    monkeypatch.setattr("hvscale.bench.applications.study.build", lambda *arguments: tmp_path / "program")
+
+    monkeypatch.setattr("hvscale.bench.applications.study.read_counters", lambda *arguments: Counters())
+
+    def measure(ranks: str) -> None:
+        made = study("stencil", path=tmp_path / "study", ranks=ranks, repeats=2, count=True)
+        made.measure(RunProgress(1, 1), warn=lambda text: None)
+
+    def runs() -> list[tuple[int, int, str | None]]:
+        document = from_json(ApplicationDocument, (tmp_path / "study/bench-app.json").read_text())
+        assert [(row.np, row.runs) for row in document.rows] == [(2, 2)]
+        assert [row.np for row in document.counters] == [2]
+        return [(run.np, run.repeat, run.problem) for run in document.runs]
+
+    measure("2")
+    reference, *on_two = runs()
+    assert (reference, on_two) == ((1, 0, None), [(2, 1, None), (2, 2, None)])
+
+    is_interrupted = True
+    # np 1 is new, so the finished runs are checked against the reference of the earlier call.
+    with pytest.raises(RunInterruptedError):
+        measure("1,2")
+    assert runs() == [(1, 1, "interrupted"), *on_two]
+    with pytest.raises(RunInterruptedError):
+        measure("2,4")
+    assert runs() == [reference, on_two[0], (4, 1, "interrupted"), on_two[1]]
+
+    launched.clear()
+    tabulated: list[int] = []
+    tabulate = ApplicationDocument.tabulate
+
+    def counted(document: ApplicationDocument) -> None:
+        tabulated.append(len(document.runs))
+        tabulate(document)
+
+    monkeypatch.setattr(ApplicationDocument, "tabulate", counted)
+    measure("2")
+    assert (runs(), launched) == ([reference, *on_two], [])
+    assert tabulated == [3, 3]  # before and after the rounds
 
 
 def test_a_round_runs_every_variant_once() -> None:

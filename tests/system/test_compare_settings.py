@@ -55,6 +55,15 @@ def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[
     )
     assert any(row["operation"] == "allreduce" and row["calls_before"] > 0 for row in profile["rows"])
 
+    files = {path: path.read_bytes() for path in folder.glob("compare-settings.*")}
+    again = hvscale(
+        *("compare-settings", "mpi,mpi-opt", "-np", "2", "--run", "compared", "--repeat", "2", "--json"),
+        *("--metric", "image/s: (?P<per_rank>[0-9.]+)", "--", "python", tmp_path / "program.py"),
+    )
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "matches no line" in again.stderr
+    assert {path: path.read_bytes() for path in folder.glob("compare-settings.*")} == files
+
 
 @pytest.mark.parametrize(
     ("settings", "message"),

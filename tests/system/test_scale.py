@@ -324,6 +324,57 @@ def test_an_interrupted_study_keeps_its_measurements_and_is_resumed(
     assert (folder / "np-1-repeat-1/run.json").read_bytes() == first
 
 
+def test_an_interrupt_of_a_repeated_run_drops_no_result(
+    hvscale: Run, unreliable_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """np 2 runs first in each round, so its repeated run comes before all finished runs."""
+    command = ("scale", "--np", "2,1", "--repeat", "2", "--metric", REACHED, "--run", "curve", "--", "python")
+    folder = tmp_path / "curve"
+    assert hvscale(*command, unreliable_program("bad")).returncode == 3
+    resumed = subprocess.Popen(
+        [str(PROGRAMS / "hvscale"), *command, str(unreliable_program("slow"))],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        log = folder / "np-2-repeat-1-attempt-2/logs/rank-00001.log"
+        wait_until(lambda: log.exists() and "reached" in log.read_text())
+        assert [(row["np"], row["runs"]) for row in scale_json(folder)["rows"]] == [(1, 2)]
+        resumed.send_signal(signal.SIGINT)
+        assert resumed.wait(60) == 130
+    finally:
+        resumed.kill()
+    wait_until(lambda: processes_below(folder) == [])
+    document = scale_json(folder)
+    assert [(run["np"], run["repeat"], run["problem"]) for run in document["runs"]] == [
+        (2, 1, "interrupted"),
+        (1, 1, None),
+        (1, 2, None),
+    ]
+    assert [(row["np"], row["runs"]) for row in document["rows"]] == [(1, 2)]
+    assert (folder / "scale.html").exists()
+
+
+def test_a_wrong_metric_changes_no_file_of_a_finished_study(
+    hvscale: Run, speeds: Callable[..., Path], tmp_path: Path
+) -> None:
+    script = speeds({1: [10], 2: [20]})
+
+    def scale(metric: str) -> subprocess.CompletedProcess[str]:
+        options = ("--np", "1,2", "--repeat", "1", "--metric", metric, "--run", "curve")
+        return hvscale("scale", *options, "--", "python", script)
+
+    assert scale(FIRST).returncode == 0
+    files = {path: path.read_bytes() for path in (tmp_path / "curve").rglob("*") if path.is_file()}
+    assert tmp_path / "curve/scale.html" in files
+    done = scale("images: ([0-9.]+)")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--metric 'images: ([0-9.]+)' matches no line" in done.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "curve").rglob("*") if path.is_file()} == files
+
+
 def test_a_finished_study_can_be_extended(hvscale: Run, speeds: Callable[..., Path], tmp_path: Path) -> None:
     script = speeds({1: [10, 10], 2: [20, 20]})
     assert hvscale(

@@ -4,6 +4,7 @@ interleaved.
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -117,23 +118,40 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
         shutil.rmtree(self.path / BUILDS, ignore_errors=True)
         super().discard()
 
+    def resume(self, previous: ApplicationDocument) -> None:
+        # The finished runs are checked against np 1, which may be new in this call.
+        for run in previous.runs:
+            if run.np == 1 and run.problem is None and run.result is not None:
+                with suppress(ValidationError):
+                    self.serial.setdefault(run.flags, self.application.result.model_validate(run.result))
+        super().resume(previous)
+        if self.count:
+            self.document.counters = [row for row in previous.counters if row.variant in self.variants]
+
+    def planned(self) -> list[tuple[ApplicationVariant, int]]:
+        return [*((serial, 0) for serial in self.serial_references()), *super().planned()]
+
+    def can_be_checked(self, variant: ApplicationVariant) -> bool:
+        return variant.np == 1 or not self.application.needs_serial_run or variant.flags in self.serial
+
     def run_rounds(self, progress: ProgressReporter) -> None:
         self.run_serial_reference(progress)
         super().run_rounds(progress)
         if self.count and self.application.is_timed:
             self.count_all(progress)
 
-    def run_serial_reference(self, progress: ProgressReporter) -> None:
-        """Run each build on one rank, if results are checked against it and np 1 is not
-        measured.
-        """
+    def serial_references(self) -> list[ApplicationVariant]:
+        """Each build on one rank, if results are checked against it and np 1 is not measured."""
         if not self.application.needs_serial_run or 1 in self.document.np:
-            return
-        for flags in self.document.flags:
-            serial = ApplicationVariant(flags=flags, placement=self.document.placements[0], np=1)
+            return []
+        place = self.document.placements[0]
+        return [ApplicationVariant(flags=flags, placement=place, np=1) for flags in self.document.flags]
+
+    def run_serial_reference(self, progress: ProgressReporter) -> None:
+        for serial in self.serial_references():
             progress.starting(f"{serial}, reference result", 0)
             if self.run_variant(serial, 0).problem is not None:
-                self.failed |= {variant for variant in self.variants if variant.flags == flags}
+                self.failed |= {variant for variant in self.variants if variant.flags == serial.flags}
 
     def folder_name(self, variant: ApplicationVariant) -> str:
         return f"np-{variant.np}-{label(variant.flags)}-{variant.placement.replace(':', '-')}"
@@ -195,7 +213,7 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
             if variant.placement not in problems:
                 progress.starting(f"{variant}, counting", self.document.repeats)
                 try:
-                    self.document.counters.append(CountersRow(**dict(variant), counters=self.count_events(variant)))
+                    self.keep_counters(CountersRow(**dict(variant), counters=self.count_events(variant)))
                     continue
                 except RunInterruptedError:
                     raise
@@ -203,7 +221,11 @@ class ApplicationStudy(InterleavedStudy[ApplicationDocument, ApplicationVariant,
                     # The other variants in this placement would fail too.
                     output = error.last_lines[-1:] if isinstance(error, RankFailedError) else []
                     problems[variant.placement] = " ".join([str(error), *output])
-            self.document.counters.append(CountersRow(**dict(variant), problem=problems[variant.placement]))
+            self.keep_counters(CountersRow(**dict(variant), problem=problems[variant.placement]))
+
+    def keep_counters(self, row: CountersRow) -> None:
+        """Add the row in place of that of an earlier call."""
+        self.document.counters = [*(one for one in self.document.counters if one.variant != row.variant), row]
 
     def count_events(self, variant: ApplicationVariant) -> Counters:
         command = with_perf(self.command(variant))

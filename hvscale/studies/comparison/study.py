@@ -122,6 +122,10 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
         )
         super().__init__(document, jobs)
 
+    def resume(self, previous: Document) -> None:
+        super().resume(previous)
+        self.document.profiles = previous.profiles  # until the last runs are compared again
+
     def run_rounds(self, progress: ProgressReporter) -> None:
         super().run_rounds(progress)
         self.compare_profiles()
