@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 CONFIDENCE = 0.95
+CHUNK_VALUES = 1 << 20  # resampled at once: all resamples of thousands of rounds take about a GiB
 RESAMPLES = 10_000  # keeps the Monte Carlo error of a 95 % limit below 1 % of the interval's width
 WHISKER_REACH = 1.5  # interquartile ranges (Tukey, Exploratory Data Analysis, 1977)
 OUTLIER_SCORE = 3.5  # modified z-score (Iglewicz and Hoaglin, 1993)
@@ -221,8 +222,14 @@ def resampled_medians(rounds: Values) -> Values:
     The seed is fixed here and in `resampled_means`, so that a table does not change when it is made
     again.
     """
-    drawn = np.random.default_rng(0).integers(len(rounds), size=(RESAMPLES, len(rounds)))
-    return np.asarray(np.median(rounds[drawn], axis=1))
+    generator = np.random.default_rng(0)
+    rows = max(1, CHUNK_VALUES // rounds.size)
+    medians = np.empty((RESAMPLES, rounds.shape[1]))
+    for start in range(0, RESAMPLES, rows):
+        chunk = medians[start : start + rows]
+        drawn = generator.integers(len(rounds), size=(len(chunk), len(rounds)))
+        chunk[:] = np.median(rounds[drawn], axis=1)
+    return medians
 
 
 def resampled_means(sums: Values, weights: Values, seed: int) -> Values:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hvscale.core.statistics import (
+    CHUNK_VALUES,
+    RESAMPLES,
     Estimate,
     as_columns,
     box,
@@ -26,6 +29,7 @@ from hvscale.core.statistics import (
     summarise,
     welch_ratio,
 )
+from hvscale.core.units import MIB
 
 speeds = st.floats(1e-3, 1e6)
 
@@ -149,6 +153,23 @@ def test_resampled_medians_lie_among_the_rounds(rounds: list[list[float]]) -> No
 def test_resampled_medians_are_the_same_each_time() -> None:
     rounds = np.random.default_rng(4).normal(10, 1, (9, 2))
     assert (resampled_medians(rounds) == resampled_medians(rounds)).all()
+
+
+@pytest.mark.parametrize("variants", [1, 2, 3])
+def test_resampled_medians_in_chunks_are_those_of_one_draw(variants: int) -> None:
+    rounds = np.random.default_rng(4).normal(10, 1, (501, variants))
+    assert RESAMPLES * rounds.size > CHUNK_VALUES
+    drawn = np.random.default_rng(0).integers(len(rounds), size=(RESAMPLES, len(rounds)))
+    assert (resampled_medians(rounds) == np.median(rounds[drawn], axis=1)).all()
+
+
+def test_resampled_medians_of_many_rounds_take_little_memory() -> None:
+    rounds = np.random.default_rng(4).normal(10, 1, (2000, 2))
+    tracemalloc.start()
+    resampled_medians(rounds)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * MIB
 
 
 seconds = st.floats(1e-6, 1e6)
