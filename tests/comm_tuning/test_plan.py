@@ -237,6 +237,20 @@ def test_losses_show_wrong_sums_only_if_those_of_the_defaults_repeat(study: Tune
     assert study.document.trials[-1].state == ("wrong sums" if repeats else "measured")
 
 
+def test_a_resumed_search_runs_the_defaults_before_it_repeats_finalists(study: TuneStudy) -> None:
+    ring, linear = {"allreduce_algorithm": "ring"}, {"allreduce_algorithm": "linear"}
+    measured = [({}, 10.0), (ring, 12.0), (linear, 11.9), ({}, 10.0), (ring, 12.0)]
+    study.document.trials = [trial(number, *one) for number, one in enumerate(measured)]
+    plan = Search(study, NoProgress()).plan()
+    first = next(plan)
+    assert first.settings == {}
+    second = plan.send(outcome(study, first, []))
+    assert second.settings == linear
+    with pytest.raises(StopIteration):
+        plan.send(outcome(study, second, []))
+    assert len(study.document.trials) == 7
+
+
 def test_settings_that_failed_in_the_proof_are_not_proven_again(study: TuneStudy) -> None:
     tuned = {"cycle_time": "5"}
     study.document.trials = [trial(0, {}, 10.0), trial(1, tuned, 12.0)]

@@ -103,21 +103,24 @@ class Search:
             if suggestion is None:
                 break
             yield from self.start(suggestion.settings, suggestion)
-        yield from self.repeat_finalists()
+        yield from self.repeat_finalists(earlier)
 
     def is_over(self) -> bool:
         request, trials = self.study.request, len(self.study.document.trials)
         is_late = request.minutes is not None and time.monotonic() - self.began > 60 * request.minutes
         return trials > 0 and (is_late or (request.trials is not None and trials >= request.trials))
 
-    def repeat_finalists(self) -> Plan:
+    def repeat_finalists(self, earlier: int) -> Plan:
+        """Measure each finalist again, after the defaults. `earlier`: trials of earlier calls."""
         trials = self.study.document.trials
         while True:
             found, finalists = scores.ratios_by_settings(trials), scores.finalists(trials)
             measured_once = [settings for settings in finalists if len(found[settings]) == 1]
             if len(finalists) < 2 or not measured_once:
                 return
-            if trials[-1].settings and len(measured_once) == len(finalists):
+            # Since an earlier call, the machine may have become faster or slower.
+            has_defaults = any(not trial.settings for trial in trials[earlier:])
+            if not has_defaults or (trials[-1].settings and len(measured_once) == len(finalists)):
                 yield from self.start({}, alone=True)
             yield from self.start(dict(sorted(measured_once[0])), alone=True)
 
