@@ -275,6 +275,19 @@ def test_throughput_is_all_work_over_all_seconds(seconds: list[float], work: flo
         assert found.high >= found.mean * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("without", [[0], [3, 4], [9], [*range(2, 10)]])
+def test_the_seconds_of_steps_without_images_count(without: list[int]) -> None:
+    work = np.full(10, 8.0)
+    work[without] = 0
+    found = MeasuredSteps(work, np.full(10, 0.5), "images/s").throughput()
+    assert found is not None
+    assert found.mean == pytest.approx(8 * (10 - len(without)) / 5)
+
+
+def test_steps_that_are_all_without_images_have_no_throughput() -> None:
+    assert MeasuredSteps(np.zeros(10), np.full(10, 0.5), "images/s").throughput() is None
+
+
 def test_steps_are_read_from_the_best_source_of_a_run(tmp_path: Path) -> None:
     run = write_steps(tmp_path, [{"images": 8.0, "seconds": 0.5}] * 6)
     source = StepSource(2, None)

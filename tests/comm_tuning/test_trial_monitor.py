@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hvscale.comm_tuning.tune import trial_monitor
-from hvscale.comm_tuning.tune.plan import FreshStart, TrialLimits
+from hvscale.comm_tuning.tune.plan import FreshStart, Plan, TrialLimits, TrialOutcome
 from hvscale.comm_tuning.tune.steps import MeasuredSteps
 from hvscale.core.run_folder import RunFolder
 
@@ -52,3 +52,24 @@ def test_time_in_which_the_machine_was_suspended_does_not_count(
             break
     # The limit is of the time after the first step; without intervals a trial may end earlier.
     assert source.count > 20
+
+
+def test_a_trial_whose_steps_have_no_images_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(trial_monitor, "time", SimpleNamespace(monotonic=lambda: now))
+    source: Any = NoisySteps()
+    monkeypatch.setattr(source, "steps", lambda run: MeasuredSteps(np.zeros(int(now)), np.ones(int(now)), "images/s"))
+    outcomes: list[TrialOutcome] = []
+
+    def one_trial() -> Plan:
+        outcomes.append((yield START))
+
+    plan = one_trial()
+    next(plan)
+    monitor = trial_monitor.TrialMonitor(RunFolder(tmp_path), START, source, plan, None)
+    while not monitor.watch(monitor.run) and now < 100:
+        now += 1
+    monitor.job_ended(None)
+    [outcome] = outcomes
+    assert (outcome.state, outcome.problem) == ("hung", "no step with images in 60 s")
+    assert now < 70

@@ -57,14 +57,19 @@ class MeasuredSteps:
     def throughput(self) -> Estimate | None:
         """All work over all seconds, with an interval over blocks of neighbouring steps.
 
-        None without steps.
+        The seconds of a step without work, such as an evaluation, count for the next step, because
+        a block of such steps has no rate. None if no step has work.
         """
-        if not len(self):
+        has_work = self.work > 0
+        work = self.work[has_work]
+        if not len(work):
             return None
-        edges = np.linspace(0, len(self), min(INTERVAL_BLOCKS, len(self)) + 1).astype(int)
-        sums = [(self.work[start:end].sum(), self.seconds[start:end].sum()) for start, end in itertools.pairwise(edges)]
-        found = estimate([float(work / seconds) for work, seconds in sums])
-        total = sum(work for work, _ in sums) / sum(seconds for _, seconds in sums)
+        counted_in = np.minimum(np.cumsum(has_work) - has_work, len(work) - 1)
+        seconds = np.bincount(counted_in, self.seconds)
+        edges = np.linspace(0, len(work), min(INTERVAL_BLOCKS, len(work)) + 1).astype(int)
+        sums = [(work[start:end].sum(), seconds[start:end].sum()) for start, end in itertools.pairwise(edges)]
+        found = estimate([float(done / taken) for done, taken in sums])
+        total = sum(done for done, _ in sums) / sum(taken for _, taken in sums)
         return found.times(float(total) / found.mean)
 
 

@@ -88,6 +88,10 @@ class TrialMonitor:
         if now - self._moved > self.trial.limits.stall:
             self._hung = f"no step in {self.trial.limits.stall:.0f} s, after {len(steps)} steps"
             return True
+        counted, limit = steps.after(self.source.warmup), self.trial.limits.first_step
+        if len(counted) and not counted.work.any() and measured_seconds > limit:
+            self._hung = f"no step with images in {limit:.0f} s"
+            return True
         state = self._verdict(steps, measured_seconds)
         if state is None:
             return False
