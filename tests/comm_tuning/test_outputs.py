@@ -22,7 +22,7 @@ from hvscale.comm_tuning.tune.outputs import write_outputs
 from hvscale.comm_tuning.tune.outputs.commands import shell
 from hvscale.comm_tuning.tune.outputs.formats import guide_md, horovodrun_yaml, measurements_csv, settings_toml
 from hvscale.comm_tuning.tune.outputs.formats.env_sh import exports
-from hvscale.comm_tuning.tune.outputs.guide import effects_of
+from hvscale.comm_tuning.tune.outputs.guide import Guide, effects_of
 from hvscale.comm_tuning.tune.outputs.output_format import TunedJob
 from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.comm_tuning.tune.terminal import verdict
@@ -269,6 +269,24 @@ def test_the_guide_compares_trials_with_the_defaults_before_them(tmp_path: Path)
     write_outputs(tmp_path, document)
     (row,) = [line for line in (tmp_path / "guide.md").read_text().splitlines() if line.startswith("| 4 |")]
     assert "+20.0 %" in row
+
+
+def test_the_guide_shows_the_best_trials_over_the_defaults_before_them_first(tmp_path: Path) -> None:
+    """The machine is half as fast in the second call, which finds the best settings."""
+    best, proven = {"cycle_time": "9"}, {"cycle_time": "5"}
+    trials = [trial(0, {}, 100.0)]
+    trials += [trial(number, {"cycle_time": f"1.{number}"}, 100 + number / 100) for number in range(1, 32)]
+    trials += [trial(32, {}, 50.0), trial(33, best, 75.0), trial(34, proven, 45.0)]
+    trials += [trial(35, {"cycle_time": "2"}, 90.0).model_copy(update={"state": "stopped early"})]
+    trials += [trial(36, {"cycle_time": "3"}, 95.0).model_copy(update={"state": "wrong sums"})]
+    document = study({}, accepted=False, trials=trials)
+    guide = Guide(TunedJob.of(tmp_path, document))
+    numbers = [row.number for row in guide.trials]
+    assert (len(numbers), guide.hidden) == (30, 7)
+    assert numbers[:2] == [33, 31]
+    assert numbers[-2:] == [0, 34]  # the defaults, and the settings of the proof
+    few = Guide(TunedJob.of(tmp_path, study({}, accepted=False, trials=[trials[0], *trials[33:]])))
+    assert [row.number for row in few.trials] == [0, 33, 34, 35, 36]
 
 
 def test_the_guide_repeats_the_search_with_its_options(tmp_path: Path) -> None:

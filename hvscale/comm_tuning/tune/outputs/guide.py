@@ -12,10 +12,11 @@ from hvscale import __version__
 from hvscale.comm_tuning.knobs.library import MEANING
 from hvscale.comm_tuning.knobs.settings import is_given
 from hvscale.comm_tuning.tune.document import KnobChoice, Trial, TuneDocument
+from hvscale.comm_tuning.tune.job_space import JobSettings
 from hvscale.comm_tuning.tune.outputs.commands import ShellCommand, command, commands, launch_words, shell
 from hvscale.comm_tuning.tune.outputs.output_format import OutputFormat, TunedJob, output_formats
 from hvscale.comm_tuning.tune.request import MIN_PAIRS
-from hvscale.comm_tuning.tune.scores import ratios
+from hvscale.comm_tuning.tune.scores import SUCCEEDED, ratios
 from hvscale.comm_tuning.tune.search_space import DEFAULT
 from hvscale.comm_tuning.tune.steps import IMAGES_UNIT
 from hvscale.core.statistics import Estimate, percent, welch_ratio
@@ -188,11 +189,21 @@ class Guide:
 
     @property
     def trials(self) -> list[TrialCells]:
-        """The best trials first, then those without a measurement; at most `TRIALS_SHOWN`."""
-        measured = [trial for trial in self.document.trials if trial.throughput is not None]
-        best = sorted(measured, key=lambda trial: -trial.throughput.mean if trial.throughput else 0)
-        rest = [trial for trial in self.document.trials if trial.throughput is None]
-        return [self.row(trial) for trial in [*best, *rest][:TRIALS_SHOWN]]
+        """At most `TRIALS_SHOWN`: the measured ones, then those that stopped early, then the failed
+        ones; each group by the ratio to the defaults.
+
+        The best of the defaults and of the settings that were proven are always among them.
+        """
+        places = {state: place for place, state in enumerate(SUCCEEDED)}
+        ranked = sorted(
+            self.document.trials,
+            key=lambda trial: (places.get(trial.state, len(places)), -self.ratios[trial.number]),
+        )
+        always: list[JobSettings] = [{}, *([self.proof.settings] if self.proof is not None else [])]
+        first = [found[0] for settings in always if (found := [one for one in ranked if one.settings == settings])]
+        others = [trial for trial in ranked if trial not in first]
+        numbers = {trial.number for trial in [*first, *others[: TRIALS_SHOWN - len(first)]]}
+        return [self.row(trial) for trial in ranked if trial.number in numbers]
 
     @property
     def hidden(self) -> int:
