@@ -142,6 +142,30 @@ def test_server_time_is_that_of_broadcast_plus_gather() -> None:
     assert [found.server_seconds, found.saved_percent, found.saved_percent_low] == pytest.approx([4, 75, 75])
 
 
+def test_seconds_and_savings_are_of_the_rounds_that_all_have() -> None:
+    """The first round was slow for all, and the slower library failed in the second."""
+    measured: Measured = {
+        ("gather", "openmpi", "host", 2): [[4.0], [1.0], [1.0]],
+        ("gather", "gloo", "host", 2): [[3.0], []],
+        ("broadcast", "openmpi", "host", 2): [[4.0], [1.0], []],
+        ("allreduce", "openmpi", "host", 2): [[2.0], [], [0.1]],
+    }
+    found = document(measured)
+    assert [(row.backend, row.starts) for row in found.rows][:2] == [("openmpi", 3), ("gloo", 1)]
+    [extremes] = found.best_and_worst
+    assert (extremes.best.backend, extremes.best.seconds, extremes.best.starts) == ("gloo", 3, 1)
+    assert (extremes.worst.backend, extremes.worst.seconds, extremes.worst.starts) == ("openmpi", 4, 1)
+    assert extremes.saved_percent == pytest.approx(25)
+    [exchange] = found.step_exchanges
+    assert (exchange.server_seconds, exchange.allreduce_seconds) == (8, 2)
+    assert exchange.saved_percent == pytest.approx(75)
+
+
+def test_without_a_common_round_nothing_is_compared() -> None:
+    found = document({("gather", "openmpi", "host", 2): [[], [1.0]], ("gather", "gloo", "host", 2): [[2.0], []]})
+    assert (len(found.rows), found.best_and_worst) == (2, [])
+
+
 def test_a_failed_start_is_in_no_table() -> None:
     measured: Measured = {("gather", "openmpi", "host", 2): [[1.0], []], ("gather", "gloo", "host", 2): [[]]}
     found = document(measured)

@@ -1,7 +1,7 @@
 """bench-param-server.json: the runs and the tables made from them."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -76,8 +76,9 @@ class ParamServerRow(ExchangeVariant):
 class BestAndWorst(BaseModel):
     """The best and the worst variant of an operation.
 
-    `workers`: None for the best and worst over all numbers of workers. `saved_percent`: (1 - best /
-    worst) * 100, round by round, with its 95 % interval.
+    `workers`: None for the best and worst over all numbers of workers. `best` and `worst`: over the
+    rounds that all compared variants have. `saved_percent`: (1 - best / worst) * 100, round by
+    round, with its 95 % interval.
     """
 
     operation: str
@@ -92,7 +93,8 @@ class BestAndWorst(BaseModel):
 class StepExchange(BaseModel):
     """The exchange of a training step: broadcast plus gather with a server, or all-reduce.
 
-    `saved_percent`: (1 - all-reduce / server) * 100, round by round, with its 95 % interval.
+    All over the rounds that all three operations have. `saved_percent`: (1 - all-reduce / server) *
+    100, round by round, with its 95 % interval.
     """
 
     backend: str
@@ -152,7 +154,7 @@ class ParamServerDocument(InterleavedDocument):
         self.best_and_worst = [
             found
             for operation, workers in itertools.product(self.operations, numbers)
-            if (found := find_best_and_worst(self.rows, means, operation, workers)) is not None
+            if (found := find_best_and_worst(measured, operation, workers)) is not None
         ]
         self.step_exchanges = list(compare_step_exchanges(means))
 
@@ -176,41 +178,49 @@ def make_row(variant: ExchangeVariant, runs: Sequence[ParamServerRun]) -> ParamS
 
 
 def find_best_and_worst(
-    rows: Sequence[ParamServerRow], means: dict[ExchangeVariant, dict[int, float]], operation: str, workers: int | None
+    measured: Mapping[ExchangeVariant, Sequence[ParamServerRun]], operation: str, workers: int | None
 ) -> BestAndWorst | None:
-    """The best and the worst variant; None if fewer than two were measured."""
-    among = [row for row in rows if row.operation == operation and workers in (None, row.workers)]
-    if len(among) < 2:
+    """The best and the worst variant; None if fewer than two were measured in a common round."""
+    among = {
+        variant: {run.repeat: run for run in runs}
+        for variant, runs in measured.items()
+        if variant.operation == operation and workers in (None, variant.workers)
+    }
+    common = common_rounds(among.values())
+    if len(among) < 2 or not common:
         return None
-    best, *_, worst = sorted(among, key=lambda row: row.seconds)
-    return BestAndWorst(
-        operation=operation,
-        workers=workers,
-        best=best,
-        worst=worst,
-        **saved(means[best.variant], means[worst.variant]),
-    )
+    rows = [make_row(variant, [runs[repeat] for repeat in common]) for variant, runs in among.items()]
+    best, *_, worst = sorted(rows, key=lambda row: row.seconds)
+    means = [{repeat: among[row.variant][repeat].mean for repeat in common} for row in (best, worst)]
+    return BestAndWorst(operation=operation, workers=workers, best=best, worst=worst, **saved(*means))
 
 
 def compare_step_exchanges(means: dict[ExchangeVariant, dict[int, float]]) -> Iterable[StepExchange]:
-    """The exchanges for each back end, placement and number of workers with all three
-    operations.
+    """The exchanges for each back end, placement and number of workers with all three operations in
+    a common round.
     """
     for variant, allreduce in means.items():
         if variant.operation != ALLREDUCE:
             continue
         parts = [means.get(variant.model_copy(update={"operation": operation}), {}) for operation in SERVER_OPERATIONS]
-        rounds = set.intersection(*(set(part) for part in parts))
-        server = {repeat: sum(part[repeat] for part in parts) for repeat in rounds}
-        if server:
+        common = common_rounds([allreduce, *parts])
+        if common:
+            server = {repeat: sum(part[repeat] for part in parts) for repeat in common}
+            ours = {repeat: allreduce[repeat] for repeat in common}
             yield StepExchange(
                 backend=variant.backend,
                 placement=variant.placement,
                 workers=variant.workers,
                 server_seconds=estimate(list(server.values())).mean,
-                allreduce_seconds=estimate(list(allreduce.values())).mean,
-                **saved(allreduce, server),
+                allreduce_seconds=estimate(list(ours.values())).mean,
+                **saved(ours, server),
             )
+
+
+def common_rounds(groups: Iterable[Mapping[int, object]]) -> list[int]:
+    """The rounds that all groups have: only within a round is the machine in the same state."""
+    rounds = [set(group) for group in groups]
+    return sorted(set.intersection(*rounds)) if rounds else []
 
 
 def saved(better: dict[int, float], worse: dict[int, float]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def best_and_worst_table(document: ParamServerDocument) -> TableModel:
         title="best and worst",
         columns=["", "workers", "mean", "saves %", "interval"],
         groups=groups,
-        caption=["saves: (1 - best / worst) * 100, round by round"],
+        caption=["over the rounds that all variants have", "saves: (1 - best / worst) * 100, round by round"],
     )
 
 
@@ -87,7 +87,10 @@ def step_exchange_table(document: ParamServerDocument) -> TableModel:
         title="exchange of a step: broadcast and gather with a server, or all-reduce",
         columns=["", "server", "all-reduce", "saves %", "interval"],
         groups=groups,
-        caption=["saves: (1 - all-reduce / server) * 100, round by round"],
+        caption=[
+            "over the rounds that all three operations have",
+            "saves: (1 - all-reduce / server) * 100, round by round",
+        ],
     )
 
 
