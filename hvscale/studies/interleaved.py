@@ -62,6 +62,8 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         Raises RequestError, such as for a wrong --metric, before anything is written.
         """
         for variant, repeat in self.planned():
+            if (variant, repeat) in self.records:  # by an experiment, before it wrote anything
+                continue
             run, is_finished = self.finished_or_new(variant, repeat)
             if is_finished and variant not in self.failed and self.can_be_checked(variant):
                 self.records[variant, repeat] = self.run_and_read(variant, repeat, run, is_finished)

@@ -770,7 +770,7 @@ def test_wrong_results_of_an_earlier_call_still_fail_the_measurement(tmp_path: P
     ]
     folder.mkdir(parents=True)
     (folder / "bench.json").write_bytes(b"\xff")
-    measurement.check_folder()  # what is damaged is measured again
+    measurement.resume(warn=lambda text: None)  # what is damaged is measured again
     (folder / "bench.json").write_text(to_json(document))
     warnings: list[str] = []
     with pytest.raises(UntrustedError, match="wrong allreduce of 8 bytes"):
@@ -811,6 +811,70 @@ def test_a_measurement_that_ctrl_c_ends_is_interrupted(tmp_path: Path, monkeypat
     assert (study.document.state, study.document.measurements[0].state) == ("interrupted", "interrupted")
 
 
+def finished_run(path: Path) -> RunFolder:
+    """A locked run folder of two ranks without output."""
+    run = RunFolder.create(path)
+    run.write(
+        RunRecord(
+            command=["true"],
+            np=2,
+            state="finished",
+            library=Library(flavour="Open MPI", version="5"),
+            host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
+            working_directory="/",
+            started_at=datetime.now(UTC),
+            warnings=["2 ranks on 1 core"],
+            ranks=[RankEnd(rank=rank, host="h", pid=1, started_at=1.0, ended_at=3.0) for rank in (0, 1)],
+        )
+    )
+    return run
+
+
+def test_a_resumed_experiment_takes_over_all_results_before_it_writes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = tmp_path / "experiment.toml", tmp_path / "folder"
+
+    def experiment(metric: str) -> ExperimentStudy:
+        path.write_text(
+            f"""title = "Two jobs"
+            small.first = {{ measure = "command", program = "one", command = ["true"], np = 2 }}
+            small.second = {{ measure = "command", program = "two", command = ["true"], np = 2, metric = "{metric}" }}"""
+        )
+        return ExperimentStudy.of(path, "small", launch_context(), folder)
+
+    def files() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+    started = experiment("speed ([0-9]+)")
+    started.tell_user = lambda text: None
+    for measurement in started.measurements:
+        measurement.path.mkdir(parents=True)
+        measurement.study.write("running")  # type: ignore[attr-defined]
+    for repeat in (1, 2, 3):
+        run = finished_run(folder / f"second/host-library-repeat-{repeat}")
+        run.log(0).write_text(f"speed {repeat}\n")
+        run.unlock()
+    started.write("interrupted")
+    before = files()
+    with pytest.raises(RequestError, match="matches no line"):
+        experiment("sped ([0-9]+)").measure(RunProgress, warn=lambda text: None)
+    assert files() == before
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    resumed = experiment("speed ([0-9]+)")
+    monkeypatch.setattr(resumed.measurements[0], "measure", interrupted)
+    warnings: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        resumed.measure(RunProgress, warn=warnings.append)
+    found = {one.labels["operation"]: one.values for one in resumed.series()}
+    assert found["throughput"] == {1: 1, 2: 1 / 2, 3: 1 / 3}
+    assert "second: 2 ranks on 1 core" in warnings
+    assert resumed.page_written
+
+
 def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(
@@ -825,20 +889,7 @@ def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path:
     profiles = [head(8, 8, rank, made) + made.tobytes() for rank in (0, 1)]
     [variant] = study.variants
     for repeat, files in enumerate((profiles, profiles[:1], [b"damaged"]), 1):
-        run = RunFolder.create(tmp_path / f"folder/job/host-library-repeat-{repeat}")
-        run.write(
-            RunRecord(
-                command=["true"],
-                np=2,
-                state="finished",
-                library=Library(flavour="Open MPI", version="5"),
-                host=Host(name="h", kernel="k", cpu="c", cores=2, memory_bytes=1),
-                working_directory="/",
-                started_at=datetime.now(UTC),
-                warnings=["2 ranks on 1 core"],
-                ranks=[RankEnd(rank=rank, host="h", pid=1, started_at=1.0, ended_at=3.0) for rank in (0, 1)],
-            )
-        )
+        run = finished_run(tmp_path / f"folder/job/host-library-repeat-{repeat}")
         for rank, content in enumerate(files):
             (run.hvprof / f"rank-{rank:05d}.hvp").write_bytes(content)
         run.unlock()

@@ -83,9 +83,9 @@ class ExperimentStudy(Study[ExperimentDocument]):
         return cls(experiment, document, measurements)
 
     def resume(self, previous: ExperimentDocument) -> None:
-        """Check the folders of all measurements before anything is written or started."""
-        for measurement in self.measurements:
-            measurement.check_folder()
+        """Take over the results of all measurements before anything is written or started."""
+        for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
+            measurement.resume(self.warn_of(record))
 
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
         """Make the measurements that are not in the folder yet. `reporter(starts, repeats)` is
@@ -104,9 +104,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
         record.state = "running"
         self.write("running")
         try:
-            measurement.measure(
-                NamedProgress(record.name, progress), warn=lambda text: self.warn(f"{record.name}: {text}")
-            )
+            measurement.measure(NamedProgress(record.name, progress), warn=self.warn_of(record))
         except HvscaleError as error:
             record.state, record.problem = "failed", str(error)
             if isinstance(error, RunInterruptedError):
@@ -121,6 +119,10 @@ class ExperimentStudy(Study[ExperimentDocument]):
             record.state = "finished"
         finally:
             self.document.host = self.document.host or measurement.host
+
+    def warn_of(self, record: MeasurementRecord) -> Warn:
+        """Warns with the measurement's name."""
+        return lambda text: self.warn(f"{record.name}: {text}")
 
     def series(self) -> list[Series]:
         return [one for measurement in self.measurements for one in measurement.series()]

@@ -38,8 +38,12 @@ class Measurement(Protocol):
     @property
     def host(self) -> Host | None: ...
 
-    def check_folder(self) -> None:
-        """Raises RequestError if the folder holds another measurement."""
+    def resume(self, warn: Warn) -> None:
+        """Take over the finished results in the folder.
+
+        Raises RequestError if it holds another measurement, or results that cannot be read as
+        requested. Writes nothing.
+        """
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Measure what is not in the folder yet. Raises the errors of the command's study."""
@@ -57,10 +61,10 @@ class Measurement(Protocol):
 class MeasurementDefaults:
     """What most measurements have: nothing unavailable and no tables of their own.
 
-    `check_folder` accepts any folder.
+    `resume` accepts any folder.
     """
 
-    def check_folder(self) -> None:
+    def resume(self, warn: Warn) -> None:
         return
 
     def unavailable(self) -> list[Unavailable]:
@@ -85,8 +89,12 @@ class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
         found: Host | None = document.host
         return found if found is not None or done is None else RunFolder(self.path / done.folder).read().host
 
-    def check_folder(self) -> None:
-        load_previous(self.study.file, self.study.document, self.study.must_match)
+    def resume(self, warn: Warn) -> None:
+        previous = load_previous(self.study.file, self.study.document, self.study.must_match)
+        if previous is not None:
+            self.study.tell_user = warn
+            self.study.resume(previous)
+            self.study.tabulate()
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         self.study.measure(progress, warn)

@@ -140,9 +140,11 @@ class CollectiveMeasurement(MeasurementDefaults):
     def host(self) -> Host | None:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
-    def check_folder(self) -> None:
+    def resume(self, warn: Warn) -> None:
         for repeat, variant in itertools.product(range(1, self.repeats + 1), self.variants):
-            self.finished(variant, repeat)
+            document = self.finished(variant, repeat)
+            if document is not None:
+                self.documents[variant, repeat] = document
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Measure what is not in the folder yet.
