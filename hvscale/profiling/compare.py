@@ -481,7 +481,9 @@ def _gain(before: Floats, weights_before: Floats, after: Floats, weights_after: 
     verdict: GainVerdict = "unknown"
     if seconds_before > 0:
         gain = 100 * (1 - seconds_after / seconds_before)
-        if min(np.count_nonzero(before), np.count_nonzero(after)) >= MIN_BLOCKS:
+        # None at all are as certain as many.
+        blocks_after = np.count_nonzero(after) or len(after)
+        if min(np.count_nonzero(before), blocks_after) >= MIN_BLOCKS:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = resampled_means(after, weights_after, 1) / resampled_means(before, weights_before, 0)
             # Infinite ratios are large losses. No limit is infinite: if 6 of 64 blocks have calls,
