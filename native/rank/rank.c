@@ -45,7 +45,10 @@ const char log_name[] = "hvscale";
 enum { STATUS_PROBLEM = 1, STATUS_WRONG_REQUEST = 2, STATUS_CANNOT_START = 127, STATUS_SIGNAL = 128 };
 enum { NO_TIMEOUT = -1 };
 static const double CHECK_SECONDS = 1.0;
+/* After the command's end: time to wait for output of processes that it has started, such as a tee. */
 static const double DRAIN_SECONDS = 0.5;
+/* From then on a process that never stops writing is not waited for, once this much has been copied. */
+enum { LATE_BYTES = 1 << 20 };
 /* Time for a command to end after its launcher has gone, so that an aborting command keeps its status. */
 static const double ABORT_SECONDS = 0.3;
 
@@ -226,18 +229,21 @@ static bool start_command(const struct order *order, int *master, const sigset_t
     return true;
 }
 
-/* Reads what is there. Returns false at the end: Linux reports EIO once no process has it open. */
-static bool copy_output(int master, double *last_output_at)
+/*
+ * Copies what is there, and returns its bytes. Returns -1 at the end: Linux reports EIO once no
+ * process has it open.
+ */
+static ssize_t copy_output(int master, double *last_output_at)
 {
     static char data[65536];
     ssize_t got = read(master, data, sizeof data);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
-        return true;
+        return 0;
     if (got <= 0)
-        return false;
+        return -1;
     rank_log_write(data, (size_t)got);
     *last_output_at = seconds_since_1970();
-    return true;
+    return got;
 }
 
 /*
@@ -248,32 +254,39 @@ static int copy_until_end(int master, int launched, struct rank_state *state, co
 {
     enum { OUTPUT, LAUNCHER };
     struct pollfd files[] = {{.fd = master, .events = POLLIN}, {.fd = launched, .events = POLLIN}};
+    const pid_t command = (pid_t)child;
     int status = 0;
     bool ended = false;
-    double give_up_at = 0;
-    for (double kill_at = 0;;) {
-        wait_for(files, 2, ended ? DRAIN_SECONDS : kill_at > 0 ? ABORT_SECONDS : NO_TIMEOUT, before);
+    /* `waited`: since the end, without the time that writes to the log take. */
+    double kill_at = 0, drain_until = 0, waited = 0;
+    ssize_t late_bytes = 0;
+    /* A process that the command has left may keep the terminal open: do not wait for its end. */
+    while (!ended || (files[OUTPUT].fd >= 0 && waited < DRAIN_SECONDS &&
+                      (late_bytes < LATE_BYTES || now() < drain_until))) {
+        double began = now();
+        wait_for(files, 2, ended ? DRAIN_SECONDS - waited : kill_at > 0 ? ABORT_SECONDS : NO_TIMEOUT, before);
+        if (ended)
+            waited += now() - began;
         if (files[LAUNCHER].revents != 0) {
             files[LAUNCHER].fd = -1;
             state->killed_by_launcher = true;
             kill_at = now() + ABORT_SECONDS;
             if (!ended)
-                kill((pid_t)child, SIGCONT); /* a stopped command may have output left */
+                kill(command, SIGCONT); /* a stopped command may have output left */
         }
-        bool readable = files[OUTPUT].fd >= 0 && files[OUTPUT].revents != 0;
-        if (readable && !copy_output(master, &state->last_output_at))
+        ssize_t copied = files[OUTPUT].revents != 0 ? copy_output(master, &state->last_output_at) : 0;
+        if (copied < 0)
             files[OUTPUT].fd = -1;
-        if (!ended && waitpid((pid_t)child, &status, WNOHANG) > 0) {
+        else if (ended)
+            late_bytes += copied;
+        if (!ended && waitpid(command, &status, WNOHANG) > 0) {
             ended = true;
-            give_up_at = now() + DRAIN_SECONDS;
+            drain_until = now() + DRAIN_SECONDS;
         } else if (!ended && kill_at > 0 && now() > kill_at) {
-            kill((pid_t)child, SIGKILL);
-        } else if (ended && (!readable || now() > give_up_at)) {
-            return status; /* a child of the command still has the terminal open; do not wait for it */
+            kill(command, SIGKILL);
         }
-        if (ended && files[OUTPUT].fd < 0)
-            return status;
     }
+    return status;
 }
 
 /* Records the end of a rank whose command's end was not seen. */

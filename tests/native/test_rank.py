@@ -1,5 +1,7 @@
 """The parent of a rank's command (native/rank), compiled with the address sanitizer."""
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -155,6 +157,89 @@ def test_a_child_that_keeps_the_terminal_is_not_waited_for(hvrank: Path, tmp_pat
     status, _, record, log = outcome(hvrank, tmp_path / "run", order)
     assert (status, record["exit_status"]) == (4, 4)
     os.kill(int(log), signal.SIGKILL)
+
+
+F_SETPIPE_SZ = 1031
+
+
+class SlowLog:
+    """A pipe of one page in place of a rank's log: hvrank waits until the test reads it."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / "logs" / "rank-00003.log"
+        os.mkfifo(self.path)
+
+    def __enter__(self) -> "SlowLog":
+        self.file = os.open(self.path, os.O_RDONLY)
+        fcntl.fcntl(self.file, F_SETPIPE_SZ, 4096)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self.file)
+
+    def read(self, pause: float) -> str:
+        """All of it, a page at a time."""
+        text = ""
+        while page := os.read(self.file, 4096):
+            text += page.decode()
+            time.sleep(pause)
+        return text
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_ended(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while not has_ended(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.02)
+
+
+def lines(count: int) -> str:
+    return f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); done"
+
+
+def test_what_a_child_writes_after_the_command_is_logged(hvrank: Path, tmp_path: Path) -> None:
+    """Also if the command ended while hvrank wrote to the log."""
+    pid_file, proceed = tmp_path / "pid", tmp_path / "proceed"
+    late = f"(while [ ! -e {proceed} ]; do sleep 0.02; done; echo late) &"
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"{late} echo $$ >{pid_file}; {lines(600)}; echo end"]))
+    log = SlowLog(run)
+    started = start(hvrank, run)
+    with log:
+        wait_for_text(pid_file, "\n")
+        wait_until_ended(int(pid_file.read_text()))
+        proceed.touch()
+        text = log.read(0)
+    assert started.wait(timeout=60) == 0
+    assert text.endswith("line 599\nend\nlate\n")
+
+
+def test_a_slow_log_gets_all_of_the_output(hvrank: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"sleep 60 & echo $!; {lines(3000)}; echo end"]))
+    log = SlowLog(run)
+    started = start(hvrank, run)
+    with log:
+        text = log.read(0.4)
+    os.kill(int(text.split()[0]), signal.SIGKILL)
+    assert started.wait(timeout=60) == 0
+    assert text.endswith("line 2999\nend\n")
+
+
+@pytest.mark.parametrize("writer", ["yes", "while :; do echo y; sleep 0.01; done"])
+def test_a_child_that_never_stops_writing_is_not_waited_for(hvrank: Path, tmp_path: Path, writer: str) -> None:
+    pid_file = tmp_path / "pid"
+    order = order_of(["sh", "-c", f"trap '' HUP; ({writer}) & echo $! >{pid_file}; exit 4"])
+    status, _, record, _ = outcome(hvrank, tmp_path / "run", order)
+    assert (status, record["exit_status"]) == (4, 4)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
 def test_the_path_of_the_jobs_variables_is_searched(hvrank: Path, tmp_path: Path) -> None:
