@@ -55,13 +55,17 @@ static const double ABORT_SECONDS = 0.3;
 static const int forwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 enum { FORWARDED = sizeof forwarded / sizeof *forwarded };
 
-/* The process that gets the forwarded signals; they are blocked until it is set. */
 static volatile sig_atomic_t child;
+/*
+ * What gets the forwarded signals: a process, or minus a process group. They are blocked until it is
+ * set.
+ */
+static volatile sig_atomic_t receiver;
 
 static void forward(int number)
 {
     int saved = errno;
-    kill((pid_t)child, number);
+    kill((pid_t)receiver, number);
     errno = saved;
 }
 
@@ -225,7 +229,9 @@ static bool start_command(const struct order *order, int *master, const sigset_t
         log_problem("no process could be started for the rank: raise ulimit -u");
         return false;
     }
+    setpgid(pid, pid); /* also here: a signal may come before the child has done so */
     child = pid;
+    receiver = -pid; /* also what the command starts, as under mpirun */
     return true;
 }
 
@@ -246,16 +252,23 @@ static ssize_t copy_output(int master, double *last_output_at)
     return got;
 }
 
+/* Whether the command has ended. It stays a zombie, so that its group's number is not used again. */
+static bool command_has_ended(void)
+{
+    siginfo_t found = {0};
+    return waitid(P_PID, (id_t)child, &found, WEXITED | WNOHANG | WNOWAIT) == 0 && found.si_pid != 0;
+}
+
 /*
  * Copies the command's output into the log until the command ends, and returns its wait status.
- * `launched` is a pipe that closes when the launched process ends; the command is then killed.
+ * `launched` is a pipe that closes when the launched process ends; the command is then killed, with
+ * the processes that it has started.
  */
 static int copy_until_end(int master, int launched, struct rank_state *state, const sigset_t *before)
 {
     enum { OUTPUT, LAUNCHER };
     struct pollfd files[] = {{.fd = master, .events = POLLIN}, {.fd = launched, .events = POLLIN}};
     const pid_t command = (pid_t)child;
-    int status = 0;
     bool ended = false;
     /* `waited`: since the end, without the time that writes to the log take. */
     double kill_at = 0, drain_until = 0, waited = 0;
@@ -272,20 +285,25 @@ static int copy_until_end(int master, int launched, struct rank_state *state, co
             state->killed_by_launcher = true;
             kill_at = now() + ABORT_SECONDS;
             if (!ended)
-                kill(command, SIGCONT); /* a stopped command may have output left */
+                kill(-command, SIGCONT); /* a stopped command may have output left */
         }
         ssize_t copied = files[OUTPUT].revents != 0 ? copy_output(master, &state->last_output_at) : 0;
         if (copied < 0)
             files[OUTPUT].fd = -1;
         else if (ended)
             late_bytes += copied;
-        if (!ended && waitpid(command, &status, WNOHANG) > 0) {
+        if (!ended && command_has_ended()) {
             ended = true;
             drain_until = now() + DRAIN_SECONDS;
+            receiver = command; /* no signal to what the command has left, such as a tee */
         } else if (!ended && kill_at > 0 && now() > kill_at) {
-            kill(command, SIGKILL);
+            kill(-command, SIGKILL);
         }
     }
+    if (state->killed_by_launcher)
+        kill(-command, SIGKILL);
+    int status = 0;
+    waitpid(command, &status, 0);
     return status;
 }
 
@@ -395,6 +413,7 @@ int main(int argc, char **argv)
         log_line("no process could be started for the rank: %s", strerror(errno));
         return STATUS_PROBLEM;
     }
+    receiver = child;
     close(launched[0]);
     return wait_for_supervisor(&state, launcher, &before);
 }

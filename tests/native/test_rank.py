@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -118,13 +119,39 @@ def test_a_command_that_a_signal_ends(hvrank: Path, tmp_path: Path, number: int,
 @pytest.mark.parametrize("forwarded", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_reach_the_command(hvrank: Path, tmp_path: Path, forwarded: signal.Signals) -> None:
     name = forwarded.name.removeprefix("SIG")
-    script = f"trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+    script = f"exec 2>/dev/null; trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
     run = make_run(tmp_path / "run", order_of(["sh", "-c", script]))
     started = start(hvrank, run)
     wait_for_text(run / "logs" / "rank-00003.log", "ready")
     started.send_signal(forwarded)
     status, _, record, log = finish(started, run)
     assert (status, record["exit_status"], log) == (5, 5, f"ready\ngot {name}\n")
+
+
+def test_signals_reach_what_the_command_starts(hvrank: Path, tmp_path: Path) -> None:
+    program = "exec 2>/dev/null; trap 'echo got TERM; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"sh -c {shlex.quote(program)}; exit 6"]))
+    started = start(hvrank, run)
+    wait_for_text(run / "logs" / "rank-00003.log", "ready")
+    started.send_signal(signal.SIGTERM)
+    status, _, record, log = finish(started, run)
+    assert (status, record["signal"], log) == (128 + signal.SIGTERM, "SIGTERM", "ready\ngot TERM\n")
+
+
+def test_a_signal_after_the_commands_end_does_not_reach_what_it_has_left(hvrank: Path, tmp_path: Path) -> None:
+    child = "trap 'echo got TERM' TERM; while :; do sleep 0.05; done"
+    order = order_of(["sh", "-c", f"(exec >/dev/null; {child}) & echo $! $$; exit 4"])
+    run = make_run(tmp_path / "run", order)
+    started = start(hvrank, run)
+    log = run / "logs" / "rank-00003.log"
+    wait_for_text(log, "\n")
+    left, command = map(int, log.read_text().split())
+    wait_until_ended(command)
+    started.send_signal(signal.SIGTERM)
+    status, _, _, text = finish(started, run)
+    assert not has_ended(left)
+    os.kill(left, signal.SIGKILL)
+    assert (status, "TERM" in text) == (4, False)
 
 
 def wait_for_text(path: Path, text: str) -> None:
@@ -150,6 +177,26 @@ def test_the_command_ends_with_its_launcher(hvrank: Path, tmp_path: Path, closes
     ended = json.loads(record.read_text())
     assert (ended["signal"], ended["killed_by_launcher"], ended["pid"]) == ("SIGKILL", True, int(pid_file.read_text()))
     assert ended["last_output_at"] > 0
+
+
+@pytest.mark.parametrize("command_ends", [False, True])
+def test_what_the_command_has_started_ends_with_the_launcher(hvrank: Path, tmp_path: Path, command_ends: bool) -> None:
+    """Also if the command itself ends as soon as its launcher has gone."""
+    pid_file = tmp_path / "pid"
+    program = f"trap '' TERM HUP; echo $$ >{pid_file}; while :; do sleep 0.05; done"
+    outer = f"sh -c {shlex.quote(program)} & launcher=$1; "
+    outer += "while kill -0 $launcher; do sleep 0.05; done" if command_ends else "wait"
+    run = make_run(tmp_path / "run", b"")
+    launcher_file = tmp_path / "launcher"
+    outer = outer.replace("$1", f"$(while ! cat {launcher_file}; do sleep 0.05; done)")
+    (run / "ranks" / "order").write_bytes(order_of(["sh", "-c", f"exec 2>/dev/null; {outer}"]))
+    started = start(hvrank, run)
+    launcher_file.write_text(str(started.pid))
+    wait_for_text(pid_file, "\n")
+    started.kill()
+    started.communicate(timeout=60)
+    wait_for_text(run / "ranks" / "rank-00003.json", "ended_at")
+    wait_until_ended(int(pid_file.read_text()))
 
 
 def test_a_child_that_keeps_the_terminal_is_not_waited_for(hvrank: Path, tmp_path: Path) -> None:
