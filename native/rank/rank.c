@@ -382,9 +382,20 @@ static int wait_for_supervisor(const struct rank_state *state, pid_t launcher, c
     return WIFSIGNALED(status) ? record_end(*state, (pid_t)child, 0, WTERMSIG(status)) : WEXITSTATUS(status);
 }
 
+/* Opens /dev/null in place of closed standard files: other files would get their numbers. */
+static void open_standard_files(void)
+{
+    int file;
+    do
+        file = open("/dev/null", O_RDWR);
+    while (file >= 0 && file <= STDERR_FILENO);
+    close(file);
+}
+
 int main(int argc, char **argv)
 {
     enum { RUN = 1, RANK, LOCAL_RANK, ARGUMENTS };
+    open_standard_files();
     if (argc != ARGUMENTS) {
         log_line("%s is started by hvscale launch", argv[0]);
         return STATUS_WRONG_REQUEST;

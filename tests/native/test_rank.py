@@ -348,6 +348,20 @@ def test_files_that_cannot_be_written_do_not_stop_the_command(hvrank: Path, tmp_
     assert ("this rank's output goes to the terminal only\nshown" in problems) == name.endswith("log")
 
 
+def test_a_launcher_that_closed_the_standard_files(hvrank: Path, tmp_path: Path) -> None:
+    """The log cannot be opened either, so that the terminal could get the number of stdout."""
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"echo out && echo err >&2 && touch {tmp_path}/written"]))
+    (run / "logs" / "rank-00003.log").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", str(hvrank), str(run), RANK, LOCAL_RANK],
+        env={"PATH": os.environ["PATH"], RANK: "3", LOCAL_RANK: "1"},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "written").exists()
+
+
 def test_without_a_rank_number_nothing_starts(hvrank: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", order_of(["touch", str(tmp_path / "started")]))
     done = subprocess.run(
