@@ -128,7 +128,9 @@ static void record_completed(size_t count, word requests, word *before, word *on
         if (ended != NULL && ended->new_communicator != 0) {
             communicator_register(ended->identity, handle_at(ended->new_communicator));
         } else if (ended != NULL && completed) {
-            ended->message.duration_ns = now - ended->message.start_ns;
+            /* Another thread may have started this call, with the same request, after `now` was read. */
+            uint64_t end = now >= ended->message.start_ns ? now : hvprof_now();
+            ended->message.duration_ns = end - ended->message.start_ns;
             hvprof_append(&ended->message);
         }
         if (ended != NULL)

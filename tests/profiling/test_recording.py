@@ -20,6 +20,7 @@ from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
 from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, RECORD, RECORDS_START, Header, ProfileFile
 from tests.conftest import Run
+from tests.native import FLAGS
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 INT, DOUBLE = 4, 8
@@ -296,6 +297,13 @@ def test_concurrent_non_blocking_collectives_in_many_threads(any_mpi: Mpi, make_
         assert np.sort(events.ordinal[own]).tolist() == list(range(8 * 200))
         # The n-th collective has the n-th size, regardless of the order of completion.
         assert (events.bytes[own] == (1 + events.ordinal[own] % 8) * INT).all()
+
+
+def test_a_request_that_another_thread_reuses_at_its_completion_has_a_duration(tmp_path: Path) -> None:
+    program = tmp_path / "reused_request"
+    subprocess.run(["cc", *FLAGS, "-o", program, PROGRAMS / "reused_request.c"], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def point_to_point_expected(rank: int) -> dict[str, list[int]]:
