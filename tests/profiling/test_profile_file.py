@@ -227,7 +227,7 @@ def test_a_partly_counted_call_is_repaired(calls: int, done: int, size: int, dur
     for name in ("latencies", "calls", "bytes", "check", "duration_ns")[:done]:
         torn[name] = after[name]
     found, damaged = intact_counters(torn)
-    assert damaged == 0
+    assert len(damaged) == 0
     assert found.tobytes() in (before.tobytes(), after.tobytes())
 
 
@@ -294,6 +294,23 @@ def test_damage_that_loses_messages_makes_a_profile_incomplete(make_run: MakeRun
     found = breakdown(run)
     assert sum(row.calls for row in found.rows) == COUNT
     assert (found.incomplete, len(found.warnings)) == (None, 1)
+
+
+@pytest.mark.parametrize(("operation", "is_lost"), [(23, True), (56, True), (62, True), (13, False), (63, False)])
+def test_a_damaged_counter_of_calls_without_records_loses_messages(
+    operation: int, is_lost: bool, make_run: MakeRun
+) -> None:
+    """Also where the ring has a record of every collective."""
+    run, made = make_run(1), synthetic.records(COUNT)
+    counters = synthetic.counters(made)
+    damaged = counters[np.count_nonzero(counters["key"]) :][:1]
+    damaged["key"], damaged["calls"] = operation | 1 << 15, 5
+    parts = (synthetic.header(COUNT, COUNT), synthetic.communicators(), counters, made)
+    path = run.hvprof / "rank-00000.hvp"
+    path.write_bytes(b"".join(part.tobytes() for part in parts))
+    found = breakdown(run)
+    assert found.incomplete == (f"{path} is damaged: 1 of its counters are ignored" if is_lost else None)
+    assert len(found.warnings) == 1
 
 
 def test_after_an_overflow_a_damaged_counter_is_named_and_no_line_claims_every_call(make_run: MakeRun) -> None:

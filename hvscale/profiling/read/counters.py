@@ -108,18 +108,19 @@ def read_torn_again(file: int, start: int, entries: NDArray[Any]) -> None:
             break
 
 
-def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """The intact entries in use, and the number of damaged ones.
+def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+    """The intact entries in use, and the keys of the damaged ones, which may be damaged too.
 
     A killed process leaves at most one partly counted call per thread. That call is removed or
     completed.
     """
     used = entries[entries["key"] != 0]
-    repaired = [_repair(entry) for entry in used[used["check"] != counter_checks(used)]]
-    correct = [used[used["check"] == counter_checks(used)], *(entry for entry in repaired if entry is not None)]
-    found = np.concatenate(correct)
+    is_correct = used["check"] == counter_checks(used)
+    repaired = [(entry, _repair(entry)) for entry in used[~is_correct]]
+    found = np.concatenate([used[is_correct], *(whole for _, whole in repaired if whole is not None)])
     plausible = _is_plausible(found)
-    return found[plausible], len(used) - int(np.count_nonzero(plausible))
+    unrepaired = np.array([entry["key"] for entry, whole in repaired if whole is None], np.uint64)
+    return found[plausible], np.concatenate([found["key"][~plausible], unrepaired])
 
 
 def _repair(entry: Any) -> NDArray[Any] | None:

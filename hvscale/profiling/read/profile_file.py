@@ -241,8 +241,8 @@ def read_communicators(stream: IO[bytes]) -> NDArray[Any]:
     return entries
 
 
-def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], int]:
-    """Reads the intact counters in use, of dtype COUNTER, and the number of damaged ones.
+def read_counters(path: Path, stream: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+    """Reads the intact counters in use, of dtype COUNTER, and the keys of the damaged ones.
 
     Raises RequestError if the file ends before the last counter.
     """
@@ -274,7 +274,7 @@ class ProfileFile:
             with open_regular(path) as stream:
                 self.header = read_header(path, stream)
                 self.communicators = read_communicators(stream)
-                self.counters, self.damaged_counters = read_counters(path, stream)
+                self.counters, self._damaged_keys = read_counters(path, stream)
                 there = (os.fstat(stream.fileno()).st_size - RECORDS_START) // RECORD.itemsize
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}") from error
@@ -283,6 +283,7 @@ class ProfileFile:
         oldest = reserved % capacity if reserved > capacity > 0 else 0
         self._oldest = oldest if oldest < self.slots else 0
         self._named = np.array([bool(name) for name in self.header.operations])
+        self.damaged_counters = len(self._damaged_keys)
 
     def read(self, first: int, count: int) -> NDArray[Any]:
         """The intact records, of dtype RECORD, in `count` slots from the `first` oldest one on.
@@ -386,9 +387,17 @@ class ProfileFile:
             self.check_counters()
         elif self.damaged_counters if reserved > capacity else damaged or intact < counted:
             self._add_loss(damage)
+        elif self._counted_calls_are_lost():
+            self.check_counters()
         # A killed process may leave one call of each thread recorded but not yet counted.
         if self.lost is None and (damaged or self.damaged_counters or intact > counted + threads):
             self.warnings.append(damage)
+
+    def _counted_calls_are_lost(self) -> bool:
+        """Whether a damaged counter may be of calls that have no record, point-to-point calls."""
+        operations = (self._damaged_keys & np.uint64(63)).astype(np.int64)
+        readable = (operations < len(self._named)) & self._named[np.minimum(operations, len(self._named) - 1)]
+        return bool((np.isin(operations, POINT_TO_POINT) | ~(readable | (operations == STEP))).any())
 
     def check_counters(self) -> None:
         """Notes that messages are missing, where the counters are used and some are damaged."""

@@ -70,7 +70,7 @@ class RankFile:
             header = read_header(self.path, BytesIO(os.pread(file, HEADER.itemsize, 0)))
             entries = self._read_counters(file)
         intact, damaged = intact_counters(entries)
-        return Reading(header, _by_kind(intact), damaged)
+        return Reading(header, _by_kind(intact), len(damaged))
 
     def _read_counters(self, file: int) -> NDArray[Any]:
         """All counters in use, and some unused ones."""
