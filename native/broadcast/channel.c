@@ -131,12 +131,15 @@ struct channel *channel_of(word communicator, int *status)
     /* Cached: a lookup takes as long as a small broadcast in shared memory. */
     static _Thread_local struct {
         uint64_t generation;
+        word communicator;
         struct channel *channel;
     } last;
     uint64_t now = atomic_load_explicit(&generation, memory_order_acquire);
     *status = 0;
-    if (last.generation != now || last.channel == NULL || last.channel->of != communicator) {
+    /* The cached channel must not be read to decide: another thread may free it at this moment. */
+    if (last.generation != now || last.channel == NULL || last.communicator != communicator) {
         last.channel = find_or_create(communicator, status);
+        last.communicator = communicator;
         last.generation = now;
     }
     return last.channel;

@@ -303,6 +303,15 @@ def test_address_sanitizer_finds_nothing(open_mpi: Mpi, address_sanitizer: str, 
     assert "runtime error" not in done.stderr
 
 
+def test_a_channel_that_another_thread_frees_is_not_read(tmp_path: Path) -> None:
+    program = tmp_path / "freed_channel"
+    others = [source for source in BROADCAST if not source.endswith("/channel.c")]
+    words = ["-fsanitize=address,undefined", "-o", str(program), str(PROGRAMS / "freed_channel.c"), *others, "-ldl"]
+    subprocess.run(["cc", *FLAGS, *words], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_thread_sanitizer_finds_nothing(open_mpi: Mpi, tmp_path: Path) -> None:
     preload = sanitized(tmp_path, "thread", "libtsan.so")
     table = write_table(tmp_path, table_for(2, "openmpi"))
