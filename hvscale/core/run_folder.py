@@ -269,7 +269,10 @@ class RunRecord(VersionedDocument):
 
     @property
     def early_end(self) -> str | None:
-        """A sentence about a job that failed or was interrupted; None for others."""
+        """A sentence about a job that failed or was interrupted; None for others.
+
+        ABANDONED is the sentence for a run whose hvscale was killed.
+        """
         if self.state == "interrupted":
             return None if self.was_abandoned else "the job was interrupted: the figures are of what ran until then"
         if self.state != "failed":

@@ -1,6 +1,7 @@
 """The environment of a job: the variables it gets from the caller, and the GPUs its ranks see."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -60,8 +61,13 @@ def check_not_replaced(requests: Iterable[str], own: Mapping[str, str]) -> None:
     Lists such as LD_PRELOAD keep the user's value beside hvscale's.
     """
     for name, value in env_variables(requests).items():
-        if name in own and value not in own[name]:
+        if name in own and not parts(value) <= parts(own[name]):
             raise RequestError(f"--env {name}: hvscale sets it for each job itself; leave it out")
+
+
+def parts(value: str) -> set[str]:
+    """The entries of a list as LD_PRELOAD and PATH have it; a single value is its own entry."""
+    return set(filter(None, re.split("[: ]", value)))
 
 
 def inherited_variables(caller: Mapping[str, str] = os.environ) -> dict[str, str]:

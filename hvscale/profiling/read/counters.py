@@ -108,6 +108,12 @@ def read_torn_again(file: int, start: int, entries: NDArray[Any]) -> None:
             break
 
 
+def operation_codes(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The operation that each key names."""
+    codes: NDArray[np.int64] = (keys & np.uint64(63)).astype(np.int64)
+    return codes
+
+
 def intact_counters(entries: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint64]]:
     """The intact entries in use, and the keys of the damaged ones, which may be damaged too.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_regular
-from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, read_torn_again
+from hvscale.profiling.read.counters import COUNTER, COUNTERS, intact_counters, operation_codes, read_torn_again
 from hvscale.profiling.read.ring_file import (
     CHECK_FACTOR,
     INT64_MAX,
@@ -370,7 +370,7 @@ class ProfileFile:
         if not capacity:
             self.check_counters()
             return
-        operations = (self.counters["key"] & np.uint64(63)).astype(np.int64)
+        operations = operation_codes(self.counters["key"])
         counted = sum(self.counters["calls"][~np.isin(operations, POINT_TO_POINT)].tolist())
         if not intact and counted > threads:
             raise RequestError(f"{self.path} is damaged: none of its {counted} records is intact")
@@ -395,7 +395,7 @@ class ProfileFile:
 
     def _counted_calls_are_lost(self) -> bool:
         """Whether a damaged counter may be of calls that have no record, point-to-point calls."""
-        operations = (self._damaged_keys & np.uint64(63)).astype(np.int64)
+        operations = operation_codes(self._damaged_keys)
         readable = (operations < len(self._named)) & self._named[np.minimum(operations, len(self._named) - 1)]
         return bool((np.isin(operations, POINT_TO_POINT) | ~(readable | (operations == STEP))).any())
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
-from hvscale.profiling.read.counters import COUNTER
+from hvscale.profiling.read.counters import COUNTER, operation_codes
 from hvscale.profiling.read.profile_file import STEP, StepSums
 from hvscale.profiling.watch.rank_file import (
     RankFile,
     Reading,
     by_newest_steps,
-    operation_codes,
     subtract_counters,
     sum_counters,
 )
@@ -128,4 +127,4 @@ def _sum(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _step_marks(entries: NDArray[Any]) -> int:
-    return int(entries["calls"][operation_codes(entries) == STEP].sum())
+    return int(entries["calls"][operation_codes(entries["key"]) == STEP].sum())

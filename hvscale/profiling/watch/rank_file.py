@@ -176,9 +176,3 @@ def subtract_counters(after: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]
         new, old = after[name][now], before[name][then]
         result[name][now] = np.where(new > old, new - old, 0)
     return result
-
-
-def operation_codes(entries: NDArray[Any]) -> NDArray[np.int64]:
-    """The operation of each counter."""
-    codes: NDArray[np.int64] = (entries["key"] & np.uint64(63)).astype(np.int64)
-    return codes

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.profiling.analyze.grouping import Bins, busbw_factors
-from hvscale.profiling.read.counters import latency_percentile, size_limits
+from hvscale.profiling.read.counters import latency_percentile, operation_codes, size_limits
 from hvscale.profiling.read.profile_file import POINT_TO_POINT, STEP
 from hvscale.profiling.watch.document import WatchRow
 from hvscale.profiling.watch.job_counters import Counted
-from hvscale.profiling.watch.rank_file import operation_codes
 
 
 def rows_of(
@@ -21,7 +20,7 @@ def rows_of(
     Sorts operations by their total time, and the rows of an operation by size. `whole_run`: the
     figures of the period include all calls. `rank_seconds`: the period, summed over ranks.
     """
-    codes = operation_codes(counted.total)
+    codes = operation_codes(counted.total["key"])
     chosen = (np.isin(codes, POINT_TO_POINT) == point_to_point) & (codes != STEP) & (counted.total["calls"] > 0)
     total, codes = counted.total[chosen], codes[chosen]
     period = total if whole_run else counted.new

@@ -424,14 +424,10 @@ def _rank_tables(view: View) -> list[TableModel]:
 
 def _warnings(views: list[View], comparison: Comparison | None) -> list[str]:
     """The warnings, each once. A comparison repeats some warnings of its runs."""
-    early_ends = [[view.recorded.record.early_end] if view.recorded.record.early_end else [] for view in views]
+    texts = [[*filter(None, [view.recorded.record.early_end]), *view.breakdown.warnings] for view in views]
     if comparison is None:
-        return [*early_ends[0], *views[0].breakdown.warnings]
-    of_runs = [
-        f"{view.recorded.path}: {text}"
-        for view, ends in zip(views, early_ends, strict=True)
-        for text in (*ends, *view.breakdown.warnings)
-    ]
+        return texts[0]
+    of_runs = [f"{view.recorded.path}: {text}" for view, found in zip(views, texts, strict=True) for text in found]
     return list(dict.fromkeys([*comparison.warnings, *of_runs]))
 
 
