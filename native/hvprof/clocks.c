@@ -5,6 +5,7 @@
 #include "clocks.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 #include "profiler.h"
 #include "recorder.h"
 
-enum { TAG = 31807, ROUNDS = 16 };
+enum { TAG = 31807, ROUNDS = 16, MAX_CHILDREN = 31 };
 enum { DONE = 1, ASK = 2 }; /* messages to the parent */
 
 #define TIMEOUT_NS ((uint64_t)10 * 1000000000u)
@@ -60,27 +61,67 @@ static void send_word(uint64_t first, int to)
 }
 
 /*
+ * A receive without an answer stays posted until MPI_Finalize: its message, if it arrives late, must
+ * not match a receive of the program with MPI_ANY_TAG.
+ */
+static struct {
+    word request;
+    uint64_t message[WORDS];
+} receives[1 + MAX_CHILDREN]; /* each peer leaves at most one unanswered */
+static int unanswered;
+
+static int do_not_copy(word communicator, int key, void *extra, void *value, void *copied, int *keep)
+{
+    (void)communicator, (void)key, (void)extra, (void)value, (void)copied;
+    *keep = 0;
+    return 0;
+}
+
+static int cancel_unanswered(word communicator, int key, void *value, void *extra)
+{
+    (void)communicator, (void)key, (void)value, (void)extra;
+    struct any_status status;
+    while (unanswered > 0) {
+        unanswered--;
+        mpi.cancel(&receives[unanswered].request);
+        mpi.wait(&receives[unanswered].request, &status);
+    }
+    return 0;
+}
+
+/* MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. */
+static void cancel_at_end(void)
+{
+    int key;
+    if (mpi.comm_create_keyval(do_not_copy, cancel_unanswered, &key, NULL) == 0)
+        mpi.comm_set_attr(mpi.comm_self, key, NULL);
+}
+
+/*
  * Returns false after `deadline`: a rank that was started without hvprof does not answer, and must
  * not block the job.
  */
 static bool receive(uint64_t message[WORDS], int from, uint64_t deadline)
 {
-    word request = 0;
+    word *request = &receives[unanswered].request;
+    uint64_t *received = receives[unanswered].message;
     struct any_status status;
     int done = 0;
-    mpi.irecv(message, WORDS * sizeof *message, mpi.type_byte, from, TAG, mpi.comm_world, &request);
+    mpi.irecv(received, WORDS * sizeof *received, mpi.type_byte, from, TAG, mpi.comm_world, request);
     const uint64_t begin = hvprof_now();
     for (uint64_t now = begin;; now = hvprof_now()) {
-        mpi.test(&request, &done, &status);
-        if (done)
+        mpi.test(request, &done, &status);
+        if (done) {
+            memcpy(message, received, WORDS * sizeof *received);
             return true;
+        }
         if (now >= deadline)
             break;
         if (now - begin > SPIN_NS)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
-    mpi.cancel(&request);
-    mpi.wait(&request, &status);
+    if (unanswered++ == 0)
+        cancel_at_end();
     return false;
 }
 
@@ -154,7 +195,7 @@ struct clock_offset clocks_measure(int rank, int size)
     else
         own = compare_with(rank & (rank - 1));
     int children = 0;
-    while (rank + (1L << children) < size && !(rank >> children & 1))
+    while (children < MAX_CHILDREN && rank + (1L << children) < size && !(rank >> children & 1))
         children++;
     /* The child with most descendants first. */
     for (int child = children; child-- > 0;)

@@ -245,6 +245,37 @@ def test_a_rank_without_hvprof_does_not_block_the_others(open_mpi: Mpi, make_run
     assert any("the waiting times leave out 1 of 4 ranks" in warning for warning in found.warnings)
 
 
+LATE_RANK = """
+#include <stdlib.h>
+#include <unistd.h>
+int PMPI_Init(int *, char ***);
+int MPI_Init(int *argc, char ***argv)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : getenv("PMI_RANK");
+    int status = PMPI_Init(argc, argv);
+    if (atoi(rank) == 1)
+        sleep(11);
+    return status;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["open_mpi", "mpich"])
+def test_a_late_answer_does_not_reach_the_program(
+    name: str, make_run: MakeRun, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    mpi: Mpi = request.getfixturevalue(name)
+    run = make_run(2, mpi.flavour)
+    (tmp_path / "late.c").write_text(LATE_RANK)
+    late = tmp_path / "late.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", late, tmp_path / "late.c"], check=True)
+    environment = mpi.preload(run)
+    environment["LD_PRELOAD"] += f":{late}"
+    done = mpi.start(2, [str(mpi.compile("any_tag"))], environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("rank 1 did not answer within 10 s") == 1
+
+
 def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:
     run = make_run(2, any_mpi.flavour)
     any_mpi.record(run, 2, [*apart, str(any_mpi.compile("every_collective"))])
