@@ -276,6 +276,20 @@ def test_a_late_answer_does_not_reach_the_program(
     assert (done.stdout + done.stderr).count("rank 1 did not answer within 10 s") == 1
 
 
+def test_an_mpi_program_that_a_rank_starts_is_left_out(open_mpi: Mpi, make_run: MakeRun) -> None:
+    program = str(open_mpi.compile("steps"))
+    run = make_run(2)
+    # Without what mpirun told it, a program is a job of its own.
+    alone = r"""(unset $(env | sed -nE 's/^((OMPI|PMIX)_[^=]*)=.*/\1/p'); "$0" 5)"""
+    command = ["sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || {alone}; exec "$0" "$@"', program, "3"]
+    open_mpi.record(run, 2, command)
+    assert len(list(run.hvprof.glob("*.hvp"))) == 3
+    found = breakdown(run)
+    # On two ranks, a broadcast and three steps of four all-reduces:
+    assert {row.operation: row.calls for row in found.rows} == {"broadcast": 2, "allreduce": 2 * 3 * 4}
+    assert any("which this job's ranks started" in warning for warning in found.warnings)
+
+
 def test_clocks_of_different_hosts_are_aligned(any_mpi: Mpi, make_run: MakeRun, apart: list[str]) -> None:
     run = make_run(2, any_mpi.flavour)
     any_mpi.record(run, 2, [*apart, str(any_mpi.compile("every_collective"))])

@@ -110,6 +110,7 @@ class _Problems:
     def __init__(self) -> None:
         self.unreadable: list[tuple[Path, RequestError]] = []
         self.foreign: list[str] = []
+        self.started_by_ranks: list[Path] = []
         self.damaged: list[tuple[Path, str]] = []
         self.lost: list[tuple[Path, str]] = []
         self.missing: list[str] = []
@@ -140,6 +141,11 @@ class _Problems:
     def warnings(self, flavour: str) -> list[str]:
         damaged = [*((path, str(error)) for path, error in self.unreadable), *self.damaged]
         found = [*_listed(sorted(damaged)), *self.foreign, *self.missing]
+        if self.started_by_ranks:
+            found.append(
+                f"{_names(self.started_by_ranks)}: profiles of MPI programs on another number of ranks, which this job's ranks "
+                f"started. Their messages are left out"
+            )
         if self.large_counts_unseen:
             found.append(
                 f"calls with large counts (such as MPI_Bcast_c, which mpi4py makes) are not recorded on "
@@ -176,11 +182,15 @@ def _listed(found: list[tuple[Path, str]]) -> list[str]:
     """A line for each file, or one line for many."""
     if len(found) <= MOST_LISTED:
         return [text for _, text in found]
-    names = ", ".join(path.name for path, _ in found[:MOST_LISTED])
     return [
-        f"{len(found)} profiles are truncated or damaged, and the rest of them is used: {names} and "
-        f"{len(found) - MOST_LISTED} more. The first one: {found[0][1]}"
+        f"{len(found)} profiles are truncated or damaged, and the rest of them is used: {_names([path for path, _ in found])}. "
+        f"The first one: {found[0][1]}"
     ]
+
+
+def _names(paths: Sequence[Path]) -> str:
+    names = ", ".join(path.name for path in paths[:MOST_LISTED])
+    return f"{names} and {len(paths) - MOST_LISTED} more" if paths[MOST_LISTED:] else names
 
 
 def _opened(kind: Callable[[Path], Opened], paths: Sequence[Path], problems: _Problems) -> list[Opened]:
@@ -196,8 +206,9 @@ def _opened(kind: Callable[[Path], Opened], paths: Sequence[Path], problems: _Pr
 def _of_one_job(run: RunFolder, profiles: list[Opened], problems: _Problems) -> list[Opened]:
     """The profiles without those of another job.
 
-    A command may start several MPI programs in sequence, each on all ranks. Jobs without a common
-    rank come from different runs: the one of most ranks is used, if it has more than half of them.
+    A command may start several MPI programs in sequence, each on all ranks. A program on another
+    number of ranks, which a rank started, is left out. Jobs without a common rank come from
+    different runs: the one of most ranks is used, if it has more than half of them.
 
     Raises RequestError if no job has.
     """
@@ -208,11 +219,15 @@ def _of_one_job(run: RunFolder, profiles: list[Opened], problems: _Problems) -> 
     if not ranks_of:
         return profiles
     main = max(ranks_of, key=lambda job: len(ranks_of[job]))
+    size = next(profile.header.world_size for profile in profiles if profile.header.job == main)
+    problems.started_by_ranks += [profile.path for profile in profiles if profile.header.world_size != size]
+    profiles = [profile for profile in profiles if profile.header.world_size == size]
     others = {job for job, ranks in ranks_of.items() if not ranks & ranks_of[main]}
     foreign = [profile for profile in profiles if profile.header.job in others]
     if not foreign:
         return profiles
-    if 2 * len(ranks_of[main]) <= len(set.union(*ranks_of.values())):
+    known = {profile.header.rank for profile in profiles if profile.header.job is not None}
+    if 2 * len(ranks_of[main]) <= len(known):
         first = next(profile for profile in profiles if profile.header.job == main)
         names = " and ".join(sorted(profile.path.name for profile in (first, foreign[0])))
         raise RequestError(
