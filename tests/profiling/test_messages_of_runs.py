@@ -16,7 +16,7 @@ from tests.profiling.test_explanation import ALLREDUCE, MILLISECOND, PAIR, write
 from tests.profiling.test_gradients import header, step, tensor
 
 STEPS = 4
-ALLGATHER = 7
+ALLGATHER, SEND_RECEIVE = 7, 25
 
 
 def records(marked: bool) -> NDArray[Any]:
@@ -86,6 +86,22 @@ def test_all_gathers_in_each_step_are_named(make_run: MakeRun, calls: int, warns
     write(run, 0, synthetic.signed(made))
     found = other_data_warnings(run, read_job_schedule(run))
     assert [f"{run.path}: in each step, a rank also calls allgather " in one for one in found] == [True] * warns
+
+
+@pytest.mark.parametrize(("calls", "warns"), [(2 * STEPS, True), (2, False)])
+def test_sends_in_each_step_are_named(make_run: MakeRun, calls: int, warns: bool) -> None:
+    """As Horovod makes them for Adasum. They are only counted."""
+    run = profiled(make_run)
+    write_gradients(run)
+    sends = np.zeros(calls, RECORD)
+    sends["operation"], sends["communicator"], sends["bytes"] = SEND_RECEIVE, PAIR, 1000
+    made = records(marked=True)
+    header = synthetic.header(len(made), 1 << 20)
+    header["operations"][0, SEND_RECEIVE] = b"send-receive"
+    parts = (synthetic.signed_header(header), synthetic.communicators(), synthetic.counters(sends), made)
+    (run.hvprof / "rank-00000.hvp").write_bytes(b"".join(part.tobytes() for part in parts))
+    found = other_data_warnings(run, read_job_schedule(run))
+    assert [f"{run.path}: in each step, a rank also calls send-receive " in one for one in found] == [True] * warns
 
 
 def test_other_data_of_a_run_without_profiles_is_unknown(make_run: MakeRun) -> None:

@@ -28,6 +28,7 @@ MESSAGES_ONLY = "fused messages only, fixed pattern"
 FUSION_OFF = {"HOROVOD_FUSION_THRESHOLD": "0"}
 # Horovod's ranks agree by all-reduces, gathers and broadcasts; these carry a program's data.
 OTHER_DATA = ("allgather", "allgatherv", "alltoall", "alltoallv", "reduce-scatter", "reduce-scatter-block")
+SENDS = ("send", "isend", "send-receive")
 
 
 def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> JobGradients:
@@ -60,16 +61,27 @@ def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
     edges = step_edges(recording, read_step_log(run))
     first, last = (0, INT64_MAX) if edges is None else (int(edges[0]), int(edges[-1]))
     in_steps = (events.start_ns >= first) & (events.start_ns <= last)
-    found = []
+    counted = []  # operation, calls, bytes
     for number, operation in enumerate(events.operations):
-        sizes = events.bytes[in_steps & (events.operation == number)]
-        if operation in OTHER_DATA and len(sizes) >= steps:
-            found.append(f"{operation} {len(sizes) / steps:.1f} times ({human_bytes(int(sizes.sum() / steps))})")
+        if operation in OTHER_DATA:
+            sizes = events.bytes[in_steps & (events.operation == number)]
+            counted.append((operation, len(sizes), int(sizes.sum())))
+    if recording.point_to_point is not None:  # only counted, over the whole run
+        sent = recording.point_to_point.of_ranks(recording.ranks[:1])
+        for number, operation in enumerate(sent.operations):
+            rows = sent.operation == number
+            if operation in SENDS:
+                counted.append((operation, int(sent.calls[rows].sum()), int(sent.bytes[rows].sum())))
+    found = [
+        f"{operation} {calls / steps:.1f} times ({human_bytes(int(total / steps))})"
+        for operation, calls, total in counted
+        if calls >= steps
+    ]
     if not found:
         return []
     return [
-        f"{run.path}: in each step, a rank also calls {' and '.join(found)}, for example for sparse gradients: only "
-        "all-reduces are replayed, predicted and exported, so steps come out too short"
+        f"{run.path}: in each step, a rank also calls {' and '.join(found)}, for example for sparse gradients or Adasum: only "
+        "all-reduces are replayed, predicted and exported, so steps usually come out too short"
     ]
 
 
