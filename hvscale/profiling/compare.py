@@ -18,7 +18,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
-from hvscale.profiling.analyze.breakdown import read_recording, require_complete
+from hvscale.profiling.analyze.breakdown import NO_COLLECTIVE, read_recording, require_complete, require_profile
 from hvscale.profiling.analyze.grouping import Bins, bin_warnings, parse_bins
 from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, read_step_log, split_by_bytes, step_edges
 from hvscale.profiling.read.counters import Totals
@@ -123,10 +123,11 @@ def read_profiled_run(
             f"{run.path} has no single calls, only counters: record it again with `hvscale profile --record calls`"
         )
     if not len(recording.events) and recording.totals is None:
+        require_profile(run, recording)
         require_complete(run, recording.incomplete)
         if recording.ranks:
             raise RequestError(f"the profile of {run.path} has no collective: `hvscale breakdown` shows what it has")
-        raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
+        raise RequestError(f"{run.path}: {NO_COLLECTIVE}")
     reject_files_of_another_run(run, record, recording)
     return ProfiledRun(str(run.path), record, recording, log, step_edges(recording, log))
 

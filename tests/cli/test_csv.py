@@ -76,7 +76,7 @@ def test_no_gradients_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_no_output_replaces_a_document_of_a_run(hvscale: Run, tmp_path: Path) -> None:
-    assert hvscale("launch", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
+    assert hvscale("profile", "--mpi", "gloo", "--run", "job", "--", "true").returncode == 0
     document = tmp_path / "job/run.json"
     before = document.read_bytes()
     for words in (

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hvscale.profiling import Breakdown, Events, Recording, tabulate
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.analyze.grouping import Bins, busbw_factors, parse_bins
+from hvscale.profiling.compare import read_profiled_run
 from hvscale.studies.run_report.breakdown_tables import table, write_breakdown_csv
 from tests.profiling import synthetic
 from tests.profiling.conftest import MakeRun
@@ -196,13 +198,19 @@ def test_a_job_without_a_collective_warns(make_run: MakeRun) -> None:
     assert "total" in rendered(result)
 
 
-def test_the_warning_tells_a_run_without_a_profile_from_one_without_a_collective(make_run: MakeRun) -> None:
+def test_a_run_without_a_profile_is_an_error_and_one_without_a_collective_a_warning(make_run: MakeRun) -> None:
     run = make_run(2)
-    assert explained_breakdown(run).warnings == ["the run has no profile: record one with `hvscale profile`"]
+    no_profile = f"{re.escape(str(run.path))} has no profile: record one with `hvscale profile`$"
+    with pytest.raises(RequestError, match=no_profile):
+        explained_breakdown(run)
+    with pytest.raises(RequestError, match=no_profile):
+        read_profiled_run(run)
     record = run.read()
     record.rank_environment["HVPROF_DIRECTORY"] = str(run.hvprof)
     run.write(record)
     assert "the job made none" in explained_breakdown(run).warnings[0]
+    with pytest.raises(RequestError, match="the job made none"):
+        read_profiled_run(run)
 
 
 def test_a_warning_in_a_log_is_not_why_a_profile_is_missing(make_run: MakeRun) -> None:

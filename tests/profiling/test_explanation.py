@@ -170,6 +170,9 @@ def test_a_rank_that_does_not_know_its_job_is_in_that_of_the_others(run: RunFold
 
 def test_an_unavailable_part_is_null_with_its_reason(make_run: MakeRun) -> None:
     run = make_run(2)
+    record = run.read()
+    record.rank_environment["HVPROF_DIRECTORY"] = str(run.hvprof)
+    run.write(record)
     empty = explained_breakdown(run)
     assert set(empty.unavailable) == {"waiting", "exposed_communication", "buffer_reuse", "horovod_phases"}
     assert shown(empty) == ""

@@ -179,7 +179,8 @@ def test_another_users_folder_is_an_error(hvscale: Run, tmp_path: Path) -> None:
 def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -> None:
     """A FIFO, a device or an endless file replaces a file of the run."""
     run = tmp_path / "job"
-    assert hvscale_warm(*TRAIN, "--steps", "2", "--checkpoint-every", "2", "--run", "job").returncode == 0
+    train = ("hvscale", *TRAIN, "--steps", "2", "--checkpoint-every", "2")
+    assert hvscale_warm("profile", "-np", "1", "--run", "job", "--", *train).returncode == 0
     (checkpoint,) = (run / "checkpoints").iterdir()
     kept = {path: path.read_bytes() for path in (run / "run.json", run / "result.json", checkpoint)}
 
@@ -226,7 +227,7 @@ def test_a_run_whose_hvscale_was_killed_is_interrupted(
     hvscale_warm: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, go_file = tmp_path / "job", tmp_path / "go-on"
-    first = start(tmp_path, "launch", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_file)
+    first = start(tmp_path, "profile", "--mpi", "gloo", "--run", "job", "--", "python", program(WAITING), go_file)
     try:
         log = run / "logs/rank-00000.log"
         wait_until(lambda: log.exists() and "begun" in log.read_text() and run_json(run)["state"] == "running")

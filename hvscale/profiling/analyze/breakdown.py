@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
-from hvscale.core.errors import UntrustedError
+from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import ABANDONED, RunFolder
 from hvscale.profiling.analyze.durations import EXACT_CALLS
 from hvscale.profiling.analyze.grouping import (
@@ -26,7 +26,7 @@ from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
 from hvscale.profiling.read.passes import reduce_messages
 
 NO_COLLECTIVE = "no collective was recorded: the job made none, or only calls that this profile does not record"
-NOT_PROFILED = "the run has no profile: record one with `hvscale profile`"
+RECORDERS = {"HVPROF_DIRECTORY", "HOROVOD_TIMELINE"}  # the variables that make ranks record
 
 
 class Row(BaseModel):
@@ -120,11 +120,10 @@ def require_complete(run: RunFolder, incomplete: str | None) -> None:
         raise UntrustedError(f"the profile of {run.path} is incomplete, so its figures cannot be trusted: {incomplete}")
 
 
-def explain_no_profile(run: RunFolder, table: Breakdown) -> None:
-    """Corrects the warning about an empty table if the run was not started to record anything."""
-    recorders = {"HVPROF_DIRECTORY", "HOROVOD_TIMELINE"}
-    if NO_COLLECTIVE in table.warnings and not table.ranks and recorders.isdisjoint(run.read().rank_environment):
-        table.warnings[table.warnings.index(NO_COLLECTIVE)] = NOT_PROFILED
+def require_profile(run: RunFolder, recording: Recording) -> None:
+    """Raises RequestError if a run has no profile because it was not started to record one."""
+    if not recording.ranks and RECORDERS.isdisjoint(run.read().rank_environment):
+        raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:

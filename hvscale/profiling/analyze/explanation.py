@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.units import GIB, human_bytes, human_seconds
-from hvscale.profiling.analyze.breakdown import Breakdown, RankTables, explain_no_profile, read_recording
+from hvscale.profiling.analyze.breakdown import Breakdown, RankTables, read_recording, require_profile
 from hvscale.profiling.analyze.buffer_reuse import HitRate, hit_rates
 from hvscale.profiling.analyze.collectives import CollectiveAccumulator, match_collectives
 from hvscale.profiling.analyze.exposed import (
@@ -70,12 +70,12 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     """The breakdown of a run and, if `explained`, its explanation.
 
     `explained` None: explains runs with at most MAX_EXPLAINED_BYTES of records. Raises as
-    `breakdown` does.
+    `breakdown` does, and RequestError if the run was not started to record a profile.
     """
     rank_tables = RankTables(parse_bins(bins))
     recording = read_recording(run, rank_tables)
+    require_profile(run, recording)
     table = rank_tables.breakdown(recording, str(run.path))
-    explain_no_profile(run, table)
     size = _recorded_bytes(run)
     if explained or (explained is None and size <= MAX_EXPLAINED_BYTES):
         return explain_breakdown(run, recording, table)
