@@ -181,6 +181,11 @@ def test_damaged_runs_are_rejected_in_one_line_and_not_changed(hvscale: Run, rec
     assert remaining.returncode == 4
     assert json.loads(remaining.stdout)["ranks"] == [1]
     assert profiles[0].name in remaining.stderr.splitlines()[-1]
+    reported = hvscale("report", recorded, "--output", "page.html")
+    assert reported.returncode == 4
+    assert profiles[0].name in reported.stderr.splitlines()[-1]
+    assert "report: page.html" in reported.stderr.splitlines()
+    assert profiles[0].name in (tmp_path / "page.html").read_text()
     profiles[1].write_bytes(contents[1][:50])
     rejected(recorded, profiles[0].name)
     for profile, content in zip(profiles, contents, strict=True):

@@ -66,7 +66,8 @@ def test_two_runs_of_many_ranks_with_much_to_say(hvscale: Run, open_page: Callab
             with (run.hvprof / f"rank-{rank:05d}.hvp").open("r+b") as stream:
                 stream.truncate(stream.seek(0, 2) - 100)
     done = hvscale("report", "before", "after")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4, done.stderr
+    assert "the report cannot be trusted because a profile is incomplete" in done.stderr.splitlines()[-1]
     assert done.stderr.count("; no profile of rank 95: ") == 2
     page = measured(open_page, tmp_path / "after" / "comparison.html")
     assert "20 profiles are truncated" in page.inner_text("#warnings")

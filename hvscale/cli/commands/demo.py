@@ -42,6 +42,7 @@ def demo(
     """
     from hvscale.launch import flavours
     from hvscale.launch.options import LaunchHooks, LaunchOptions
+    from hvscale.profiling.analyze.breakdown import require_complete
     from hvscale.profiling.analyze.explanation import explained_breakdown
     from hvscale.studies.profiled_launch import profiled_launch
     from hvscale.studies.run_report.page import report_path, write_report
@@ -61,7 +62,8 @@ def demo(
         folder = profiled_launch(command, options, LaunchHooks(warn=print_warning, show=print_rank_line))
     training = TrainResult.read(folder.path)
     results().print(f"\n{training.summary()}\n", highlight=False, soft_wrap=True)
-    print_breakdown(explained_breakdown(folder))
+    table = explained_breakdown(folder)
+    print_breakdown(table)
     with spinner("writing the report"):
         write_report([folder], report_path([folder]))
     results().print(
@@ -69,3 +71,4 @@ def demo(
         highlight=False,
         soft_wrap=True,
     )
+    require_complete(folder, table.incomplete)

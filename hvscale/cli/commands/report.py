@@ -39,7 +39,7 @@ def report(
     Example: `hvscale report runs/default runs/tuned`
     """
     from hvscale.core.documents import require_no_document
-    from hvscale.core.errors import RequestError
+    from hvscale.core.errors import RequestError, UntrustedError
     from hvscale.core.run_folder import RunFolder
     from hvscale.studies.run_report.page import report_path, write_report
     from hvscale.studies.run_report.trace import write_trace
@@ -55,8 +55,10 @@ def report(
     with progress_bar():
         incomplete = write_report(folders, page, bins)
         left_out = write_trace(folders[-1], trace, ranks) if trace is not None else None
-    for cause in incomplete if left_out is None else [*incomplete, left_out]:
-        print_warning(cause)
+    if left_out is not None:
+        print_warning(left_out)
     print_message(f"report: {page}")
     if trace is not None:
         print_message(f"trace of {folders[-1].path}: {trace}")
+    if incomplete:
+        raise UntrustedError(f"the report cannot be trusted because a profile is incomplete: {'; '.join(incomplete)}")
