@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from hvscale.comm_tuning.knobs.library import MEANING, Target, libraries
 from hvscale.comm_tuning.knobs.settings import Setting, translate
+from hvscale.comm_tuning.tune import search_space
 from hvscale.comm_tuning.tune.document import KnobChoice
 from hvscale.comm_tuning.tune.job_profile import JobProfile, OperationMessages
 from hvscale.comm_tuning.tune.job_space import check_names, choices, fixed_settings, space_of, without_orphans
@@ -121,7 +123,7 @@ def test_relevant_knobs_are_searched() -> None:
             "no broadcast of 64 KiB or more; the largest has 1 KiB",
         ),
         ({"step_bytes": MIB}, "fusion_threshold", "only one value: 128M"),
-        ({"nodes": 1}, "eager_threshold", "only one node: Open MPI has a separate limit for shared memory"),
+        ({"nodes": 1}, "eager_threshold", "only one node: shared memory has a separate limit"),
         ({"cores": 2}, "binding", "4 ranks share 2 cores"),
         ({"gpus": 4}, "threads", "the job computes on GPUs"),
         ({"command": ("hvscale", "train", "edsr")}, "threads", "hvscale train sets the threads itself"),
@@ -137,6 +139,34 @@ def test_the_profile_excludes_irrelevant_knobs(facts: dict[str, object], knob: s
     choice = choices_by_knob(profile_of(**facts))[knob]
     assert choice.values == []
     assert choice.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "transport", "adapters", "nodes", "searched"),
+    [
+        ("openmpi", "ob1", ("mlx5_0",), 1, False),
+        ("openmpi", "auto", (), 1, False),
+        ("openmpi", "auto", ("mlx5_0",), 1, True),  # then Open MPI chooses UCX
+        ("openmpi", "auto", (), 2, True),
+        ("openmpi", "ucx", (), 1, True),
+        ("mpich", "ofi", (), 1, False),
+        ("mpich", "ofi", (), 2, True),
+    ],
+)
+def test_the_eager_limit_is_searched_where_messages_depend_on_it(
+    flavour: str,
+    transport: str,
+    adapters: tuple[str, ...],
+    nodes: int,
+    searched: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_space, "RDMA_ADAPTERS", tmp_path)
+    for adapter in adapters:
+        (tmp_path / adapter).mkdir()
+    facts = profile_of(flavour=flavour, transport=transport, nodes=nodes)
+    assert bool(choices_by_knob(facts, target(flavour, transport))["eager_threshold"].values) == searched
 
 
 def test_a_broadcast_that_takes_no_time_is_not_tuned() -> None:

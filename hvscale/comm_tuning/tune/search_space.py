@@ -10,10 +10,12 @@ from pathlib import Path
 from hvscale.comm_tuning.tune.job_profile import JobProfile
 from hvscale.core.run_folder import is_own_command
 from hvscale.core.units import KIB, MIB, human_bytes
+from hvscale.launch.flavours import LIBRARY_DECIDES
 
 # Returns the reason why the knob cannot matter to this job, or None.
 Condition = Callable[[JobProfile], str | None]
 DEFAULT = "default"  # leaves the knob unset; used if no value of the library is its default
+RDMA_ADAPTERS = Path("/sys/class/infiniband")
 MIN_TIME_SHARE = 0.01  # of the communication time, below which an operation is not tuned
 
 
@@ -64,7 +66,7 @@ def nccl(job: JobProfile) -> str | None:
 
 
 def rdma(job: JobProfile) -> str | None:
-    there = any(Path("/sys/class/infiniband").glob("*"))
+    there = any(RDMA_ADAPTERS.glob("*"))
     return None if there else "no RDMA adapter on this machine; other networks register no memory"
 
 
@@ -80,9 +82,13 @@ def threads_not_set_by_trainer(job: JobProfile) -> str | None:
 
 
 def eager_limit(job: JobProfile) -> str | None:
-    if job.nodes == 1 and job.transport == "ob1":
-        return "only one node: Open MPI has a separate limit for shared memory"
-    return None
+    """UCX's limit is also that of shared memory. Open MPI chooses UCX itself only for adapters that
+    it supports, which are RDMA adapters.
+    """
+    may_use_ucx = job.transport == "ucx" or (job.transport == LIBRARY_DECIDES and rdma(job) is None)
+    if job.nodes != 1 or may_use_ucx:
+        return None
+    return "only one node: shared memory has a separate limit"
 
 
 def sends(operation: str) -> Condition:
