@@ -18,7 +18,8 @@ class Registry(Generic[Item]):
     A file whose name starts with `_` is a part of another one and registers nothing.
 
     Plug-ins are files of the same path below `hvscale_plugins/` instead of `hvscale/`, in any
-    folder that Python imports from (PYTHONPATH, site-packages).
+    folder that Python imports from (PYTHONPATH, site-packages). `get`, `names` and `all` raise
+    RequestError for a plug-in with the file name of one of hvscale's own files.
 
     `get("docker:rank")` imports only `docker.py`, so that a command starts fast; `names` and `all`
     import every file.
@@ -69,9 +70,17 @@ class Registry(Generic[Item]):
             load(module)
 
     def _modules(self) -> dict[str, str]:
-        """Return the full module names by file name; the package's own file takes precedence."""
-        packages = [self.package.replace("hvscale", PLUGINS, 1), self.package]
-        return {file: f"{package}.{file}" for package in packages for file in files_in(package)}
+        """Return the full module names by file name, the package's own first."""
+        plugins = f"{PLUGINS}{self.package.removeprefix('hvscale')}"
+        own, added = files_in(self.package), files_in(plugins)
+        for file in own.keys() & added.keys():
+            raise RequestError(
+                f"{path_of(added[file])}: hvscale has a file of this name, {path_of(own[file])}: rename the plug-in and the "
+                f"{self.what} in it"
+            )
+        return {
+            file: f"{package}.{file}" for package, files in ((self.package, own), (plugins, added)) for file in files
+        }
 
 
 def load(module: str) -> None:
@@ -84,12 +93,17 @@ def load(module: str) -> None:
         raise RequestError(f"{module}: the plug-in cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def files_in(package: str) -> list[str]:
-    """Return the names of a package's modules; none if there is no such package."""
+def files_in(package: str) -> dict[str, pkgutil.ModuleInfo]:
+    """Return a package's modules by name; none if there is no such package."""
     try:
         path = importlib.import_module(package).__path__
     except ModuleNotFoundError as error:
         if error.name is not None and f"{package}.".startswith(f"{error.name}."):
-            return []
+            return {}
         raise
-    return [module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_")]
+    return {module.name: module for module in pkgutil.iter_modules(path) if not module.name.startswith("_")}
+
+
+def path_of(module: pkgutil.ModuleInfo) -> str:
+    spec = module.module_finder.find_spec(module.name, None)
+    return module.name if spec is None or spec.origin is None else spec.origin

@@ -105,3 +105,26 @@ def test_a_broken_plugin_is_not_reported_as_missing(hvscale: Run, tmp_path: Path
             "ModuleNotFoundError: No module named 'no_such_module'"
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "words"),
+    [
+        ("launch/flavours", "openmpi", ("launch", "--", "true")),
+        ("launch/placements", "host", ("launch", "--", "true")),
+        ("bench/collectives/operations", "allreduce", ("bench", "allreduce")),
+        ("comm_tuning/knobs/libraries", "openmp", ("knobs",)),
+        ("models/presets", "edsr", ("models",)),
+    ],
+)
+def test_a_plugin_with_the_name_of_an_own_file_is_an_error(
+    hvscale: Run, tmp_path: Path, folder: str, name: str, words: tuple[str, ...]
+) -> None:
+    file = tmp_path / "site" / "hvscale_plugins" / folder / f"{name}.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    done = hvscale(*words, PYTHONPATH=str(tmp_path / "site"))
+    assert done.returncode == 2, done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hvscale: {file}: hvscale has a file of this name, ")
+    assert f"hvscale/{folder}/{name}.py: rename the plug-in" in line
