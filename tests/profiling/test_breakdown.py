@@ -16,7 +16,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.units import GIB, KIB, MIB, human_bytes, human_range, human_seconds
 from hvscale.profiling import Breakdown, Events, Recording, tabulate
-from hvscale.profiling.analyze.breakdown import breakdown
+from hvscale.profiling.analyze.breakdown import breakdown, unused_horovod_settings
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.analyze.grouping import Bins, busbw_factors, parse_bins
 from hvscale.profiling.compare import read_profiled_run
@@ -55,6 +55,35 @@ def test_bitwise_reductions_are_counted_separately() -> None:
     assert (row.calls, row.bitwise_calls) == (3, 2)
     assert row.bitwise_seconds == pytest.approx(3e-6)
     assert [row.bitwise_calls for row in found.rank_rows] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("env", "operation_bytes", "source", "is_warned_of"),
+    [
+        (["HOROVOD_CYCLE_TIME=5"], 100, "hvprof", True),
+        (["HOROVOD_CYCLE_TIME=5"], BITWISE_BYTES, "hvprof", False),
+        (["HOROVOD_CYCLE_TIME=5"], 100, "horovod-timeline", False),
+        (["HOROVOD_CYCLE_TIME=5"], 100, "nccl", False),
+        (["HOROVOD_CYCLE_TIME=5", "HOROVOD_CACHE_CAPACITY=9"], 100, "hvprof", True),
+        # Without its cache, Horovod makes no bitwise reductions.
+        (["HOROVOD_CYCLE_TIME=5", "HOROVOD_CACHE_CAPACITY=0"], 100, "hvprof", False),
+        (["UCX_TLS=tcp"], 100, "hvprof", False),
+    ],
+)
+def test_settings_of_horovod_in_a_job_without_it_are_a_warning(
+    env: list[str], operation_bytes: int, source: str, is_warned_of: bool, make_run: MakeRun
+) -> None:
+    record = make_run(2).read()
+    record.launch["env"], record.state = [*env], "finished"
+    record.environment_passed = [one.partition("=")[0] for one in env]
+    table = result_of([(0, 1, operation_bytes, 1000, 2)]).model_copy(update={"source": source})
+    names = ", ".join(sorted(record.environment_passed))
+    expected = [f"{names}: no effect, because the profile shows no Horovod"] if is_warned_of else []
+    assert unused_horovod_settings(record, table) == expected
+    lost = table.model_copy(update={"incomplete": "no profile of rank 1"})
+    assert unused_horovod_settings(record, lost) == []
+    record.state = "failed"
+    assert unused_horovod_settings(record, table) == []
 
 
 def test_the_study_bins_include_their_upper_edges() -> None:

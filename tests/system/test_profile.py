@@ -149,10 +149,12 @@ def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Pa
 
 
 def test_a_job_without_a_collective_warns(hvscale: Run) -> None:
-    done = hvscale("profile", "-np", RANKS, "--", "true")
+    done = hvscale("profile", "-np", RANKS, "--set", "fusion_threshold=16M", "--", "true")
     assert done.returncode == 0
     assert "no " in done.stderr
     assert "collective" in done.stderr
+    unused = "hvscale: warning: HOROVOD_FUSION_THRESHOLD: no effect, because the profile shows no Horovod"
+    assert unused in done.stderr.splitlines()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from hvscale.core.documents import VersionedDocument
 from hvscale.core.errors import RequestError, UntrustedError
-from hvscale.core.run_folder import ABANDONED, RunFolder
+from hvscale.core.run_folder import ABANDONED, RunFolder, RunRecord
 from hvscale.profiling.analyze.durations import EXACT_CALLS
 from hvscale.profiling.analyze.grouping import (
     Bins,
@@ -26,6 +26,7 @@ from hvscale.profiling.read.missing_profiles import missing_lines, why_missing
 from hvscale.profiling.read.passes import reduce_messages
 
 NO_COLLECTIVE = "no collective was recorded: the job made none, or only calls that this profile does not record"
+CACHE_CAPACITY = "HOROVOD_CACHE_CAPACITY"
 RECORDERS = {"HVPROF_DIRECTORY", "HOROVOD_TIMELINE"}  # the variables that make ranks record
 
 
@@ -124,6 +125,20 @@ def require_profile(run: RunFolder, recording: Recording) -> None:
     """Raises RequestError if a run has no profile because it was not started to record one."""
     if not recording.ranks and RECORDERS.isdisjoint(run.read().rank_environment):
         raise RequestError(f"{run.path} has no profile: record one with `hvscale profile`")
+
+
+def unused_horovod_settings(record: RunRecord, table: Breakdown) -> list[str]:
+    """A warning if the job was given Horovod's settings, but its profile shows no Horovod.
+
+    Under MPI, the bitwise reductions show it. Horovod makes none if its cache is off.
+    """
+    asked = sorted(name for name in record.env_asked if name.startswith("HOROVOD_"))
+    shown = any(row.bitwise_calls for row in table.rows) or (table.source != "hvprof" and bool(table.ranks))
+    cache_may_be_off = CACHE_CAPACITY in record.environment_passed and record.env_asked.get(CACHE_CAPACITY, "0") == "0"
+    is_unknown = cache_may_be_off or table.incomplete is not None or record.state != "finished"
+    if not asked or shown or is_unknown:
+        return []
+    return [f"{', '.join(asked)}: no effect, because the profile shows no Horovod"]
 
 
 def tabulate(recording: Recording, bins: Bins, run: str) -> Breakdown:

@@ -12,7 +12,13 @@ from pydantic import BaseModel
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.units import GIB, human_bytes, human_seconds
-from hvscale.profiling.analyze.breakdown import Breakdown, RankTables, read_recording, require_profile
+from hvscale.profiling.analyze.breakdown import (
+    Breakdown,
+    RankTables,
+    read_recording,
+    require_profile,
+    unused_horovod_settings,
+)
 from hvscale.profiling.analyze.buffer_reuse import HitRate, hit_rates
 from hvscale.profiling.analyze.collectives import CollectiveAccumulator, match_collectives
 from hvscale.profiling.analyze.exposed import (
@@ -76,6 +82,7 @@ def explained_breakdown(run: RunFolder, bins: str = "study", explained: bool | N
     recording = read_recording(run, rank_tables)
     require_profile(run, recording)
     table = rank_tables.breakdown(recording, str(run.path))
+    table.warnings += unused_horovod_settings(run.read(), table)
     size = _recorded_bytes(run)
     if explained or (explained is None and size <= MAX_EXPLAINED_BYTES):
         return explain_breakdown(run, recording, table)
