@@ -33,6 +33,7 @@ PANEL_OF = {command: panel for panel, commands in PANELS.items() for command in 
 SYMLINK_LOOP = "Symlink loop from"  # of Path.resolve before Python 3.13; later it is an OSError
 # Errors of a path that a user or a file named.
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ESTALE)
+NOBODY_READS = 128 + signal.SIGPIPE  # what shells show for a program that the signal ends
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # the status that Typer returns for it
 
 
@@ -119,12 +120,10 @@ def print_os_error(error: OSError) -> int:
     if error.errno in UNUSABLE_PATH and error.filename is not None:
         path = os.fsdecode(error.filename)
         return print_error(f"{path}: {error.strerror}: give another path", RequestError.exit_status)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         raise error
     if error.filename is None:  # Python would try to write the rest once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno == errno.EPIPE:  # as Typer ends, for what it prints
-        return 1
+        discard_output(1)
     return print_error(
         f"no space left for {error.filename or 'the output'}: free some, or write to another disk",
         RequestError.exit_status,
@@ -142,17 +141,18 @@ def open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def main() -> None:
-    """The console script: every expected failure is one line on stderr and an exit status."""
-    open_standard_streams()
-    # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    repeat_lost_interrupts()
+def discard_output(*streams: int) -> None:
+    """Let what is still printed to these file descriptors vanish."""
+    for number in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def run_command() -> int | None:
+    """Run the command; return its exit status. Every expected failure is one line on stderr."""
     try:
-        status = app(standalone_mode=False)
+        status: int | None = app(standalone_mode=False)
         if status == STOPPED_BY_CTRL_C:
-            print_error("stopped by Ctrl-C", status)
+            print_error("stopped by Ctrl-C", STOPPED_BY_CTRL_C)
         sys.stdout.flush()
     except typer.TyperException as error:
         text = usage_message(error)
@@ -161,12 +161,33 @@ def main() -> None:
         status = print_error(str(error), error.exit_status)
         if isinstance(error, RankFailedError):
             print_last_lines(error.last_lines)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # Typer and rich end the process for it
+            raise error.__context__ from None
+        raise
+    except BrokenPipeError:
+        raise
     except OSError as error:
         status = print_os_error(error)
     except RuntimeError as error:
         if not str(error).startswith(SYMLINK_LOOP):
             raise
         status = print_error(f"{error}: give another path", RequestError.exit_status)
+    return status
+
+
+def main() -> None:
+    """The console script."""
+    open_standard_streams()
+    # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    repeat_lost_interrupts()
+    try:
+        status = run_command()
+    except BrokenPipeError:
+        discard_output(1, 2)  # Python writes the rest once more at its end
+        status = NOBODY_READS
     finally:
         # Python collects garbage among all modules once more at its end, which takes a tenth of a
         # start. Not with Triton, which torch.compile uses: it reports objects that are not

@@ -1,6 +1,7 @@
 """The working folder may be deleted by another program, and the disk of the output be full."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,23 @@ def test_a_deleted_working_folder_is_one_line(tmp_path: Path, words: tuple[str, 
     )
     assert done.returncode == 2
     assert done.stderr == "hvscale: the working folder was deleted: change to another folder\n"
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("models",), ("knobs",), ("knobs", "--json")])
+def test_output_that_nobody_reads_ends_the_command_quietly(words: tuple[str, ...]) -> None:
+    """As under `| head`, also if stderr goes there."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [PROGRAMS / "hvscale", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+        for also in (words, ("breakdown", "absent")):
+            quiet = subprocess.run([PROGRAMS / "hvscale", *also], stdout=writer, stderr=writer, timeout=60)
+            assert quiet.returncode == 128 + signal.SIGPIPE
+    finally:
+        os.close(writer)
 
 
 def test_a_full_disk_is_one_line() -> None:
