@@ -93,7 +93,7 @@ def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path,
         *("hvscale", "replay", recorded, "--steps", 7),
     )
     assert done.returncode == 0, done.stderr
-    assert "replay: 7 steps, median " in done.stderr
+    assert "replay: 7 steps (the first not counted), median " in done.stderr
     # Horovod's own negotiation messages are smaller.
     (large,) = [
         row for row in json.loads(done.stdout)["rows"] if (row["operation"], row["bytes_min"]) == ("allreduce", 1025)
@@ -233,7 +233,8 @@ def test_a_replay_uses_a_collectives_table(hvscale: Run, recorded: Path, tmp_pat
     (tmp_path / "table.toml").write_text(TABLE)
     done = hvscale("replay", recorded, "-np", 3, "--collectives", "table.toml", "--run", "run", "--steps", 5)
     assert done.returncode == 0, done.stderr
-    assert "[0] replay: 5 steps, median " in done.stdout
+    assert "[0] replay: 5 steps (the first not counted), median " in done.stdout
+    assert "np 3, 5 steps (the first not counted), --compute" in done.stdout
     assert "; recorded on 2 ranks: " in done.stdout
     assert in_effect(tmp_path / "run")["coll_tuned_dynamic_rules_filename"].endswith("openmpi-coll-rules.conf")
     assert (
@@ -324,7 +325,7 @@ def test_a_recording_of_another_horovod_on_gpus_without_messages_is_replayed_wit
     assert "fused messages are unknown" in done.stderr
     document = json.loads(done.stdout)
     assert (document["recorded"]["messages"], document["replayed"]["messages"], document["sizes"]) == (None, 2, [])
-    assert "[0] replay: 11 steps, median " in done.stderr
+    assert "[0] replay: 11 steps (the first not counted), median " in done.stderr
     assert " ms, --compute spin; " in done.stderr
     assert "; recorded on 2 ranks: " in done.stderr
 
@@ -335,7 +336,8 @@ def test_the_whole_steps_of_a_truncated_recording_are_replayed(hvscale: Run, own
     done = hvscale("replay", own_recording, "-np", 1, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    steps = document["replayed"]["count"] + 1
+    steps = document["steps"]
+    assert document["replayed"]["count"] == steps - 1
     assert 1 < steps < 11
     [line] = [line for line in done.stderr.splitlines() if "warning: gradients-00001.hvg" in line]
     assert f"bytes are damaged; {steps + 1} steps are used" in line  # the first of which is not replayed

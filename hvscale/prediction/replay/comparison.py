@@ -14,6 +14,7 @@ from hvscale.core.line_files import read_lines
 from hvscale.core.run_folder import DEFAULT_PLACEMENT, RunFolder, RunRecord
 from hvscale.launch.environment import knob_prefixes
 from hvscale.launch.options import LaunchOptions
+from hvscale.prediction.replay.schedule import first_counted
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.gradients import JobGradients
 from hvscale.profiling.analyze.grouping import Bins
@@ -36,7 +37,7 @@ class ReplayedStep(BaseModel):
 
 
 class StepSummary(BaseModel):
-    """Steps of rank 0 (in a recording without it: of its first recorded rank).
+    """The steps of rank 0 that count (in a recording without it: of its first recorded rank).
 
     `exposed_seconds`: inside synchronize(), the mean over steps. `messages`: fused messages per
     rank and step, None if unknown.
@@ -61,15 +62,17 @@ class FusedMessageRow(BaseModel):
 class ReplayDocument(VersionedDocument):
     """The document that `hvscale replay --json` prints (by alias).
 
-    `compute`: what replaced computation; with `--compute auto`, what the replay chose.
-    `differences`: between the two jobs, one phrase each; empty if the replay repeats the recorded
-    job as it was. `sizes` is empty if a side's messages are unknown.
+    `steps`: all that were replayed; `recorded` and `replayed` are of those that count, as
+    `first_counted` says. `compute`: what replaced computation; with `--compute auto`, what the
+    replay chose. `differences`: between the two jobs, one phrase each; empty if the replay repeats
+    the recorded job as it was. `sizes` is empty if a side's messages are unknown.
     """
 
     schema_: Literal["hvscale/replay/1"] = "hvscale/replay/1"
     recorded_run: str
     replayed_run: str
     np: int
+    steps: int
     compute: Compute
     recorded: StepSummary
     replayed: StepSummary
@@ -99,13 +102,12 @@ class StepMessages(NamedTuple):
 def compare_replay(recorded: RunFolder, gradients: JobGradients, replayed: RunFolder, bins: Bins) -> ReplayDocument:
     """Compare a replay with the steps that it repeated.
 
-    The first step of the replay does not count: Horovod sets itself up in it, and the recording
-    leaves it out too. Raises RequestError if the replay has no steps.
+    Raises RequestError if the replay has no steps.
     """
     log = read_step_log(replayed)
     if log is None:
         raise RequestError(f"{replayed.path} has no steps: the replay wrote no steps.jsonl")
-    first = min(1, len(log.seconds) - 1)
+    first = first_counted(len(log.seconds))
     numbers = list(islice(cycle(gradients.numbers), len(log.seconds)))[first:]
     steps = [gradients.ranks[0].steps[number] for number in numbers]
     before, after = recorded.read(), replayed.read()
@@ -113,6 +115,7 @@ def compare_replay(recorded: RunFolder, gradients: JobGradients, replayed: RunFo
         recorded_run=str(recorded.path),
         replayed_run=str(replayed.path),
         np=after.np,
+        steps=len(log.seconds),
         compute=read_lines(replayed.steps, ReplayedStep.model_validate_json).values[-1].compute,
         recorded=_steps(np.array([step.seconds for step in steps]), np.array([step.blocked.sum() for step in steps])),
         replayed=_steps(log.seconds[first:], log.exposed_seconds[first:]),

@@ -21,7 +21,7 @@ from hvscale.core.host import available_cores, machine_identity
 from hvscale.core.memory import keep_freed_memory
 from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.prediction.replay.gpu import LAST_WAIT, STEP_START, GpuStream, choose_gpu
-from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule
+from hvscale.prediction.replay.schedule import Enqueue, RankSchedule, StepSchedule, first_counted, steps_in_words
 from hvscale.profiling.analyze.gradients import JobGradients, is_timed_on_gpu
 from hvscale.profiling.analyze.messages import FUSION_OFF, read_job_schedule
 from hvscale.profiling.analyze.steps import read_step_log
@@ -72,13 +72,12 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
             lines.write(durations[-1], exposed)
     rank.check_results()
     if hvd.rank() == 0:
-        # As in the table of `hvscale replay`: rank 0, without the first step.
-        first = min(1, count - 1)
+        first = first_counted(count)  # of rank 0, as in the table of `hvscale replay`
         repeated = list(islice(cycle(gradients.seconds[0].tolist()), count))
         shown = 1000 * median(durations[first:]), 1000 * median(repeated[first:])
         basis = f"; {gradients.basis}" if gradients.basis else ""
         print(
-            f"replay: {count} steps, median {shown[0]:.1f} ms, --compute {compute}; "
+            f"replay: {steps_in_words(count)}, median {shown[0]:.1f} ms, --compute {compute}; "
             f"recorded on {gradients.size} ranks: {shown[1]:.1f} ms{basis}"
         )
 

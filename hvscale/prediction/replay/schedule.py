@@ -18,6 +18,19 @@ from hvscale.profiling.read.gradients_file import GradientStep
 SEED = 20210401  # any fixed number: two replays of a recording make the same calls
 
 
+def first_counted(steps: int) -> int:
+    """The first step of a replay whose times count.
+
+    Horovod sets itself up in the first one, which the recording leaves out too.
+    """
+    return min(1, steps - 1)
+
+
+def steps_in_words(steps: int) -> str:
+    """The number of replayed steps, and whether the first one counts."""
+    return f"{steps} steps (the first not counted)" if first_counted(steps) else f"{steps} step"
+
+
 class Enqueue(NamedTuple):
     """Enqueue a tensor, or all tensors of a group, so many seconds after the last wait.
 

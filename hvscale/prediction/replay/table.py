@@ -6,6 +6,7 @@ from rich.table import Table
 
 from hvscale.core.units import human_number, human_range, human_seconds
 from hvscale.prediction.replay.comparison import FusedMessageRow, ReplayDocument
+from hvscale.prediction.replay.schedule import steps_in_words
 from hvscale.report.csv_file import write_csv
 from hvscale.report.tables import plain_table
 
@@ -17,7 +18,7 @@ def replay_table(document: ReplayDocument) -> Table:
     if document.differences:
         caption += "\nnot the recorded job (recorded against replayed): " + "; ".join(document.differences)
     result = plain_table(
-        f"{Path(document.recorded_run).name}: np {document.np}, {after.count} steps, --compute {document.compute}",
+        f"{Path(document.recorded_run).name}: np {document.np}, {steps_in_words(document.steps)}, --compute {document.compute}",
         caption,
         *("", "recorded", "replayed", "change %"),
     )
