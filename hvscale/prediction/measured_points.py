@@ -1,6 +1,7 @@
 """The points of a scaling study, as rows beside a prediction."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hvscale.core.run_folder import RunFolder, is_own_command
 from hvscale.core.statistics import Estimate, as_columns, estimate
 from hvscale.prediction.document import CONFIDENCE, PredictedRow, PredictionDocument
 from hvscale.prediction.explained import explained_by_communication
+from hvscale.prediction.model.samples import is_same_folder, recording, replayed_folder
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.throughput import WARMUP_STEPS
@@ -31,15 +33,15 @@ class StepMeans:
     exposed: float | None
 
 
-def add_measured_rows(document: PredictionDocument, folder: Path, command: list[str] | None = None) -> None:
+def add_measured_rows(document: PredictionDocument, folder: Path, recorded: RunFolder) -> None:
     """Put a row for each np of a scaling study into a prediction, and add its warnings.
 
-    `command`: of the recorded job. A measured row takes the place of a replayed or predicted one.
-    Raises as `read_study` and `rows_of`.
+    `recorded`: the run that was predicted from. A measured row takes the place of a replayed or
+    predicted one. Raises as `read_study` and `rows_of`.
     """
     study = read_study(folder)
     rows = rows_of(study, folder, document.compute_seconds)
-    document.warnings += warnings_of(study, folder, rows, document, command)
+    document.warnings += warnings_of(study, folder, rows, document, recorded)
     document.explained = explanation(rows, [*document.rows, *document.predicted_beside])
     by_np = {row.np: row for row in document.rows}
     for row in rows:
@@ -167,17 +169,16 @@ def warnings_of(
     folder: Path,
     rows: list[PredictedRow],
     document: PredictionDocument,
-    command: list[str] | None,
+    recorded: RunFolder,
 ) -> list[str]:
     """What makes the points and the prediction hard to compare."""
     found = []
-    names = {Path(run).name for run in document.runs}
     is_replay = is_own_command(study.command, "replay")
-    if is_replay and not names & {Path(word).name for word in study.command[2:]}:
-        found.append(f"{folder} replays another recording than {', '.join(sorted(names))}")
+    if is_replay and not is_same_folder(replayed := recording_of(study, folder), recording(recorded)):
+        found.append(f"{folder} replays another recording, {replayed}, than {recording(recorded)}")
     own = images_of_a_rank(rows)
     predicted = images_of_a_rank(document.rows)
-    if None in (own, predicted) and not is_replay and command not in (None, study.command):
+    if None in (own, predicted) and not is_replay and recorded.read().command != study.command:
         found.append(
             f"{folder} measured another command than the recorded job's, and its images a rank and step are unknown: its "
             "points may belong to another job"
@@ -188,6 +189,17 @@ def warnings_of(
             "its points belong to another job"
         )
     return found
+
+
+def recording_of(study: ScalingDocument, folder: Path) -> Path:
+    """The recording that a study of `hvscale replay` repeats.
+
+    Its runs know from which folder a relative path starts. Without them only its name is certain.
+    """
+    for run, _ in throughputs(study):
+        with suppress(RequestError):
+            return recording(RunFolder(folder / run.folder))
+    return replayed_folder(study.command, str(folder))
 
 
 def images_of_a_rank(rows: list[PredictedRow]) -> float | None:

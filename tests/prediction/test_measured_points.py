@@ -7,13 +7,21 @@ import pytest
 
 from hvscale.core.documents import to_json
 from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunFolder
 from hvscale.launch.options import LaunchOptions
 from hvscale.prediction.measured_points import add_measured_rows, read_study, rows_of
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.scaling.work import Scaling
+from tests.prediction.model.test_slowed_computing_runs import make_run
 from tests.prediction.predictions import COMPUTE, IMAGES, prediction
 
+TRAINING = ["python", "train.py"]
 REPLAY = ["/opt/bin/hvscale", "replay", "/data/runs/edsr"]
+
+
+def recorded_job(folder: Path) -> RunFolder:
+    """The run that a prediction starts from, whose folder is named as in REPLAY."""
+    return make_run(folder / "edsr", 2, command=TRAINING)
 
 
 def write_study(
@@ -91,8 +99,9 @@ def test_a_study_of_a_replay_gives_replayed_points_in_order(tmp_path: Path) -> N
     document = prediction()
     document.rows = [row for row in document.rows if row.source == "predicted"]
     known, before = len(document.warnings), {row.np for row in document.rows}
-    add_measured_rows(document, write_study(tmp_path / "replays", {16: [0.1], 8: [0.1]}, REPLAY))
-    add_measured_rows(document, write_study(tmp_path / "curve", {2: [0.1]}, ["python", "train.py"]))
+    recorded = recorded_job(tmp_path)
+    add_measured_rows(document, write_study(tmp_path / "replays", {16: [0.1], 8: [0.1]}, REPLAY), recorded)
+    add_measured_rows(document, write_study(tmp_path / "curve", {2: [0.1]}, TRAINING), recorded)
     sources = {row.np: row.source for row in document.rows}
     assert len(sources) == len(document.rows)
     assert (sources[1], sources[2], sources[8], sources[16]) == ("predicted", "measured", "replayed", "replayed")
@@ -103,22 +112,39 @@ def test_a_study_of_a_replay_gives_replayed_points_in_order(tmp_path: Path) -> N
 
 
 def test_a_study_of_another_job_gives_a_warning(tmp_path: Path) -> None:
-    document = prediction()
+    document, recorded = prediction(), recorded_job(tmp_path)
     known = len(document.warnings)
-    add_measured_rows(document, write_study(tmp_path / "a", {2: [0.1]}, [*REPLAY[:2], "runs/vgg"]))
-    add_measured_rows(document, write_study(tmp_path / "b", {2: [0.1]}, ["python", "train.py"], images=2 * IMAGES))
+    add_measured_rows(document, write_study(tmp_path / "a", {2: [0.1]}, [*REPLAY[:2], "runs/vgg"]), recorded)
+    add_measured_rows(document, write_study(tmp_path / "b", {2: [0.1]}, TRAINING, images=2 * IMAGES), recorded)
     replays, images = document.warnings[known:]
-    assert "replays another recording than edsr, replay-4" in replays
+    assert "replays another recording, " in replays
+    assert f"runs/vgg, than {recorded.path}" in replays
     assert f"{2 * IMAGES} images a rank and step" in images
 
 
-def test_a_study_of_another_command_without_images_gives_a_warning(tmp_path: Path) -> None:
-    document, command, other = prediction(), ["python", "train.py"], ["python", "speed.py"]
+def test_recordings_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    """A run of the study knows from which folder its command names the recording."""
+    document, recorded = prediction(), recorded_job(tmp_path / "mine")
+    recorded_job(tmp_path / "theirs")
     known = len(document.warnings)
-    for number, (studied, unit) in enumerate([(command, None), (other, "images/s"), (REPLAY, None)]):
-        add_measured_rows(document, write_study(tmp_path / str(number), {2: [0.1]}, studied, unit=unit), command)
+    for owner in ("mine", "theirs"):
+        command = [*REPLAY[:2], "edsr", "--steps", "20"]
+        folder = write_study(tmp_path / owner / "curve", {2: [0.1]}, command)
+        run = make_run(tmp_path / owner / "run", 2, command=command)
+        record = run.read().model_copy(update={"working_directory": str(tmp_path / owner)})
+        (folder / "np-2-repeat-1/run.json").write_text(to_json(record))
+        add_measured_rows(document, folder, recorded)
+    [warning] = document.warnings[known:]
+    assert f"replays another recording, {tmp_path / 'theirs/edsr'}, than {recorded.path}" in warning
+
+
+def test_a_study_of_another_command_without_images_gives_a_warning(tmp_path: Path) -> None:
+    document, recorded, other = prediction(), recorded_job(tmp_path), ["python", "speed.py"]
+    known = len(document.warnings)
+    for number, (studied, unit) in enumerate([(TRAINING, None), (other, "images/s"), (REPLAY, None)]):
+        add_measured_rows(document, write_study(tmp_path / str(number), {2: [0.1]}, studied, unit=unit), recorded)
     assert document.warnings[known:] == []
-    add_measured_rows(document, write_study(tmp_path / "other", {2: [0.1]}, other, unit=None), command)
+    add_measured_rows(document, write_study(tmp_path / "other", {2: [0.1]}, other, unit=None), recorded)
     [warning] = document.warnings[known:]
     assert "other measured another command than the recorded job's" in warning
 

@@ -98,7 +98,7 @@ def predict(
     from hvscale.prediction.measured_points import add_measured_rows, read_study
     from hvscale.prediction.model.networks import load_network
     from hvscale.prediction.model.tables import table_samples
-    from hvscale.prediction.predict import PredictionRequest, predict
+    from hvscale.prediction.predict import PredictionRequest, first_recorded, predict
     from hvscale.prediction.save import new_folder, save, write_rows
     from hvscale.prediction.tables import checks_table, prediction_table, why_table
 
@@ -122,7 +122,7 @@ def predict(
     with spinner("predicting"):
         document = predict(folders, request)
     if measured is not None:
-        add_measured_rows(document, measured, folders[0].read().command)
+        add_measured_rows(document, measured, first_recorded(folders))
     folder = new_folder(run, folders[0])
     save(document, folder, measured)
     print_warnings(document.warnings)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,20 +224,27 @@ def is_replay(record: RunRecord) -> bool:
 def recording(run: RunFolder) -> Path:
     """The folder that a replay repeats, and for another run its own."""
     record = run.read()
-    if not is_replay(record):
-        return run.path.resolve()
-    words = record.command[2:]
+    return replayed_folder(record.command, record.working_directory) if is_replay(record) else run.path.resolve()
+
+
+def replayed_folder(command: Sequence[str], working_directory: str) -> Path:
+    """The recording that a command `hvscale replay` repeats."""
+    words = command[2:]
     # In ranks, each option of `hvscale replay` has a value.
     given = [word for word, before in zip(words, ["", *words], strict=False) if "-" not in (word[:1], before[:1])]
-    return Path(record.working_directory, *given[:1]).resolve()
+    return Path(working_directory, *given[:1]).resolve()
 
 
 def have_same_recording(run: RunFolder, other: RunFolder) -> bool:
-    """Whether two runs, of which one is a replay, are of one recording.
+    """Whether two runs, of which one is a replay, are of one recording."""
+    return is_same_folder(recording(run), recording(other))
+
+
+def is_same_folder(one: Path, another: Path) -> bool:
+    """Whether two paths are of one run folder.
 
     Names decide if a folder does not exist any more, or not on this machine.
     """
-    one, another = recording(run), recording(other)
     exist = all(RunFolder(path).run_json.exists() for path in (one, another))
     return one == another if exist else one.name == another.name
 
