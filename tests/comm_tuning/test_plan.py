@@ -3,6 +3,7 @@
 import ast
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,6 +250,18 @@ def test_a_resumed_search_runs_the_defaults_before_it_repeats_finalists(study: T
     with pytest.raises(StopIteration):
         plan.send(outcome(study, second, []))
     assert len(study.document.trials) == 7
+
+
+def test_trials_that_repeat_finalists_are_not_those_of_the_search(study: TuneStudy) -> None:
+    plan = Search(study, NoProgress()).plan()
+    following: Any = next(plan)
+    with suppress(StopIteration):
+        while True:
+            mean = 12.0 if following.settings else 10.0
+            found = replace(outcome(study, following, [3.0]), throughput=Estimate(mean=mean, low=9, high=13))
+            following = plan.send(found)
+    assert study.request.trials == study.document.searched == 5
+    assert len(study.document.trials) > 5
 
 
 def test_settings_that_failed_in_the_proof_are_not_proven_again(study: TuneStudy) -> None:

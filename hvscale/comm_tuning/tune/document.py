@@ -92,6 +92,8 @@ class TuneDocument(StudyDocument):
     transport: str | None = None
     space: list[KnobChoice] = []
     trials: list[Trial] = []
+    searched: int | None = None
+    """How many trials the search made, without those that measure its best settings once more."""
     proof: Proof | None = None
     winner: dict[str, str] | None = None
     failed_in_proof: list[dict[str, str]] = []

@@ -103,6 +103,9 @@ class Search:
             if suggestion is None:
                 break
             yield from self.start(suggestion.settings, suggestion)
+        if len(trials) > earlier:
+            # Losses that differ may have added a trial of the defaults beyond the limit.
+            self.study.document.searched = min(len(trials), self.study.request.trials or len(trials))
         yield from self.repeat_finalists(earlier)
 
     def is_over(self) -> bool:

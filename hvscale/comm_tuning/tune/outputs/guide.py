@@ -275,7 +275,7 @@ class Guide:
         metric = [["--metric", request["metric"]]] if request.get("metric") else []
         limits = [["--knobs", ",".join(request["knobs"])]] if request.get("knobs") else []
         limits += [["--trial-seconds", f"{request['trial_seconds']:g}"]] if "trial_seconds" in request else []
-        limits += [["--trials", str(len(self.document.trials))]] if self.document.winner is not None else []
+        limits += [["--trials", str(self.document.searched)]] if self.document.searched is not None else []
         pairs = len(self.proof.pairs) if self.proof is not None else 0
         limits += [["--pairs", str(pairs)]] if pairs >= MIN_PAIRS else []
         np = ["-np", str(self.document.np)]
