@@ -42,9 +42,7 @@ def tune_for_size(
     from hvscale.prediction.tuning.study import proof_table
 
     def show(document: "PredictedTune") -> None:
-        results().print(
-            proof_table(document).table(), document.verdict or unproven(document), sep="\n\n", highlight=False
-        )
+        results().print(proof_table(document).table(), answer(document), sep="\n\n", highlight=False)
 
     request = PredictedTuneRequest(
         predict_np=predict_np,
@@ -68,8 +66,11 @@ def tune_for_size(
     print_message(f"settings: {study.path / SETTINGS}")
 
 
-def unproven(document: "PredictedTune") -> str:
-    return "no proof yet: run the same command with --run " + document.folder + " to resume"
+def answer(document: "PredictedTune") -> str:
+    """The verdict, and how to finish the proof if it is not whole."""
+    if document.choice is not None and document.verdict is not None:
+        return document.verdict
+    return f"{document.verdict or 'no proof yet'}\nto resume, run the same command with --run {document.folder}"
 
 
 def write_settings(document: "PredictedTune") -> None:

@@ -183,7 +183,7 @@ def document(predict_np: int, replayed: dict[str, list[float]], gains: dict[str,
         ],
     )
     made.tabulate()
-    made.decide()
+    made.decide(rounds=made.repeats)
     return made
 
 
@@ -223,6 +223,15 @@ def test_a_candidate_that_is_slower_in_replays_is_refused() -> None:
     made = document(512, {RECORDED: [1.0, 1.01], "candidate-1": [1.2, 1.21]}, {"candidate-1": 1.3})
     assert (made.choice, made.settings) == (RECORDED, {"fusion_threshold": "1M"})
     assert (made.verdict or "").startswith("keep the recorded settings")
+
+
+def test_what_some_rounds_have_proven_is_said_before_there_is_a_choice() -> None:
+    made = document(512, {RECORDED: [1.0, 1.01], "candidate-1": [0.8, 0.81]}, {"candidate-1": 1.3})
+    made.decide(rounds=2)
+    assert (made.choice, made.settings) == (None, None)
+    assert (made.verdict or "").startswith("so far, after 2 of 3 rounds: use fusion_threshold=2M: proven by 2 ")
+    made.decide(rounds=1)
+    assert made.verdict is None
 
 
 def test_a_candidate_without_a_finished_replay_is_not_chosen() -> None:

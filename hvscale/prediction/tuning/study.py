@@ -75,7 +75,8 @@ class PredictedTune(ComparisonDocument):
 
     `np`: ranks of the replays. `recording`, `profiled_runs`: run folders. `points`: the search,
     best first. `choice`: the name of the row to use, None while undecided; `settings`: its
-    settings. `verdict`: what is proven and what is predicted.
+    settings. `verdict`: what is proven and what is predicted; while undecided, of the rounds so
+    far, None before two have ended.
     """
 
     schema_: Literal["hvscale/predicted-tune/1"] = "hvscale/predicted-tune/1"
@@ -115,11 +116,16 @@ class PredictedTune(ComparisonDocument):
             verdict="unknown" if is_unmeasured else gain.verdict("faster", "slower") if gain is not None else "",
         )
 
-    def decide(self) -> None:
-        """Choose a row, and say what is proven and what is predicted."""
+    def decide(self, rounds: int) -> None:
+        """Say what is proven and what is predicted after so many whole rounds; after the last,
+        choose a row.
+        """
         row = self.chosen()
-        self.choice, self.settings = row.name, row.settings
-        self.verdict = verdict(self, row)
+        self.choice, self.settings, self.verdict = None, None, None
+        if rounds >= self.repeats:
+            self.choice, self.settings, self.verdict = row.name, row.settings, verdict(self, row)
+        elif rounds > 1:  # one alone has no interval
+            self.verdict = f"so far, after {rounds} of {self.repeats} rounds: {verdict(self, row)}"
 
     def chosen(self) -> CandidateRow:
         """The row to use.
@@ -196,10 +202,22 @@ class ReplayProof(ComparisonStudy[PredictedTune]):
 
     def run_rounds(self, progress: ProgressReporter) -> None:
         super().run_rounds(progress)
-        if self.document.baseline not in self.failed:
-            self.document.tabulate()
-            self.document.decide()
+        self.tabulate()
+        if self.document.choice is not None:
             self.write_settings(self.document)
+
+    def tabulate(self) -> None:
+        self.document.tabulate()
+        self.document.decide(self.whole_rounds())
+
+    def whole_rounds(self) -> int:
+        """The rounds in which all variants but the failed ones were measured; 0 if the recorded
+        settings failed.
+        """
+        if self.document.baseline in self.failed:
+            return 0
+        needed = [self.document.measured(name, "seconds").keys() for name in self.variants if name not in self.failed]
+        return sum(all(repeat in own for own in needed) for repeat in range(1, self.document.repeats + 1))
 
     def read(self, variant: str, run: RunFolder, record: RepeatedRun) -> None:
         record.seconds = mean_step(run)
