@@ -73,6 +73,11 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         """All runs, by variant and repeat, in the order of the document."""
         return [(variant, repeat) for repeat in range(1, self.document.repeats + 1) for variant in self.variants]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all runs are made, and count."""
+        return all(key in self.records and self.records[key].problem is None for key in self.planned())
+
     def can_be_checked(self, variant: Variant) -> bool:
         """Whether the runs so far suffice to check a finished run of the variant."""
         return True

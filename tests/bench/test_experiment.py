@@ -26,17 +26,17 @@ from hvscale.bench.experiments.entries.app import ApplicationEntry
 from hvscale.bench.experiments.entries.collective import CollectiveEntry
 from hvscale.bench.experiments.entries.command import CommandEntry
 from hvscale.bench.experiments.entries.param_server import ParamServerEntry
-from hvscale.bench.experiments.entries.predict import PredictEntry
+from hvscale.bench.experiments.entries.predict import PredictEntry, Prediction
 from hvscale.bench.experiments.entries.replay import ReplayEntry
 from hvscale.bench.experiments.entries.settings import VariantsEntry
 from hvscale.bench.experiments.output import efficiency_figures, page, text
 from hvscale.bench.experiments.series import PredictedInterval, Series, Unavailable, predicted_interval
 from hvscale.bench.experiments.statements import STATEMENTS, Finding
-from hvscale.bench.experiments.study import ExperimentStudy
+from hvscale.bench.experiments.study import ExperimentStudy, take_over_state
 from hvscale.cli.commands.train import app as train
 from hvscale.cli.launch_options import resolve
 from hvscale.comm_tuning.knobs.named_settings import NAMED, with_named_settings
-from hvscale.core.documents import to_json
+from hvscale.core.documents import from_json, to_json
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.host import gpus
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
@@ -45,6 +45,7 @@ from hvscale.launch.placement_options import PlacementOptions
 from hvscale.report.progress import RunProgress
 from hvscale.studies.base import load_previous
 from tests.conftest import MPICH_PREFIX
+from tests.prediction.predictions import prediction
 from tests.profiling.synthetic import head, records
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*/experiment.toml"))
@@ -872,7 +873,52 @@ def test_a_resumed_experiment_takes_over_all_results_before_it_writes_anything(
     found = {one.labels["operation"]: one.values for one in resumed.series()}
     assert found["throughput"] == {1: 1, 2: 1 / 2, 3: 1 / 3}
     assert "second: 2 ranks on 1 core" in warnings
+    assert [one.state for one in resumed.document.measurements] == ["interrupted", "finished"]
     assert resumed.page_written
+
+
+def test_a_resumed_experiment_shows_the_predictions_of_the_same_entry_until_it_makes_them_again(
+    tmp_path: Path,
+) -> None:
+    path, folder = tmp_path / "experiment.toml", tmp_path / "folder"
+
+    def predictions(toml: str) -> Any:
+        path.write_text(toml)
+        _, measurement = ExperimentStudy.of(path, "small", launch_context(), folder).measurements
+        return measurement
+
+    first = predictions(PREDICTED)
+    first.document.predictions["mpi"] = from_json(Prediction, to_json(prediction()))
+    first.path.mkdir(parents=True)
+    first.file.write_text(to_json(first.document))
+    again, other = predictions(PREDICTED), predictions(PREDICTED.replace("np = [8]", "np = [9]"))
+    warnings: list[str] = []
+    again.resume(warnings.append)
+    other.resume(warnings.append)
+    assert warnings == ["mpi: np 1024 was left out"]
+    assert again.series() == first.series() != []
+    assert other.series() == []
+    assert not again.is_complete  # there are no replays
+
+
+@pytest.mark.parametrize(
+    ("before", "is_complete", "now"),
+    [
+        ("finished", True, "finished"),
+        ("finished", False, "waiting"),  # more repeats were asked for
+        ("running", False, "interrupted"),  # the call was killed
+        ("waiting", True, "finished"),
+        ("failed", True, "failed"),
+        (None, False, "waiting"),
+    ],
+)
+def test_a_measurement_of_an_earlier_call_keeps_its_state(before: Any, is_complete: bool, now: str) -> None:
+    def record(state: Any) -> MeasurementRecord:
+        return MeasurementRecord(name="job", measure="command", folder="job", state=state)
+
+    found = record("waiting")
+    take_over_state(found, None if before is None else record(before), is_complete)
+    assert found.state == now
 
 
 def test_message_times_of_a_damaged_or_incomplete_profile_are_left_out(tmp_path: Path) -> None:

@@ -84,8 +84,11 @@ class ExperimentStudy(Study[ExperimentDocument]):
 
     def resume(self, previous: ExperimentDocument) -> None:
         """Take over the results of all measurements before anything is written or started."""
+        self.document.host = previous.host
+        before = {record.name: record for record in previous.measurements}
         for record, measurement in zip(self.document.measurements, self.measurements, strict=True):
             measurement.resume(self.warn_of(record))
+            take_over_state(record, before.get(record.name), measurement.is_complete)
 
     def measure(self, reporter: Callable[[int, int], AbstractContextManager[ProgressReporter]], warn: Warn) -> None:
         """Make the measurements that are not in the folder yet. `reporter(starts, repeats)` is
@@ -101,7 +104,7 @@ class ExperimentStudy(Study[ExperimentDocument]):
                     self.measure_one(record, measurement, progress)
 
     def measure_one(self, record: MeasurementRecord, measurement: Measurement, progress: ProgressReporter) -> None:
-        record.state = "running"
+        record.state, record.problem = "running", None
         self.write("running")
         try:
             measurement.measure(NamedProgress(record.name, progress), warn=self.warn_of(record))
@@ -151,6 +154,19 @@ class ExperimentStudy(Study[ExperimentDocument]):
         from hvscale.bench.experiments.output import page
 
         return page(self.document, self.tables(), self.series())
+
+
+def take_over_state(record: MeasurementRecord, before: MeasurementRecord | None, is_complete: bool) -> None:
+    """Set the state of a measurement of an earlier call, which a page shows until its turn.
+
+    `before`: its record there. A finished one may have to be repeated more often now.
+    """
+    if before is not None and before.state == "failed":
+        record.state, record.problem = "failed", before.problem
+    elif is_complete:
+        record.state = "finished"
+    elif before is not None and before.state in ("interrupted", "running"):  # a killed call left it running
+        record.state, record.problem = "interrupted", before.problem
 
 
 def check_table(what: str, entries: Mapping[str, Entry], table: Path | None) -> None:

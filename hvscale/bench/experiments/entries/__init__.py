@@ -38,6 +38,10 @@ class Measurement(Protocol):
     @property
     def host(self) -> Host | None: ...
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all results are there that `measure` would make."""
+
     def resume(self, warn: Warn) -> None:
         """Take over the finished results in the folder.
 
@@ -59,13 +63,7 @@ class Measurement(Protocol):
 
 
 class MeasurementDefaults:
-    """What most measurements have: nothing unavailable and no tables of their own.
-
-    `resume` accepts any folder.
-    """
-
-    def resume(self, warn: Warn) -> None:
-        return
+    """What most measurements have: nothing unavailable and no tables of their own."""
 
     def unavailable(self) -> list[Unavailable]:
         return []
@@ -88,6 +86,10 @@ class InterleavedMeasurement(MeasurementDefaults, Generic[StudyT]):
         done = next((run for run in document.runs if run.problem is None), None)
         found: Host | None = document.host
         return found if found is not None or done is None else RunFolder(self.path / done.folder).read().host
+
+    @property
+    def is_complete(self) -> bool:
+        return self.study.is_complete
 
     def resume(self, warn: Warn) -> None:
         previous = load_previous(self.study.file, self.study.document, self.study.must_match)

@@ -140,8 +140,17 @@ class CollectiveMeasurement(MeasurementDefaults):
     def host(self) -> Host | None:
         return next((document.host for document in self.documents.values() if document.host is not None), None)
 
+    def planned(self) -> list[tuple[CollectiveVariant, int]]:
+        """All results, by variant and repeat."""
+        return [(variant, repeat) for repeat in range(1, self.repeats + 1) for variant in self.variants]
+
+    @property
+    def is_complete(self) -> bool:
+        found = [self.documents.get(key) for key in self.planned()]
+        return all(one is not None and one.state == "finished" and not one.wrong for one in found)
+
     def resume(self, warn: Warn) -> None:
-        for repeat, variant in itertools.product(range(1, self.repeats + 1), self.variants):
+        for variant, repeat in self.planned():
             document = self.finished(variant, repeat)
             if document is not None:
                 self.documents[variant, repeat] = document

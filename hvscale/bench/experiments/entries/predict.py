@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
@@ -64,9 +64,14 @@ class Prediction(VersionedDocument):
 
 
 class PredictDocument(VersionedDocument):
-    """bench-predict.json in the measurement's folder: the predictions by settings."""
+    """bench-predict.json in the measurement's folder: the predictions by settings, and the commands
+    that made them.
+
+    `request`: the fields of the entry that the predictions depend on.
+    """
 
     schema_: Literal["hvscale/bench-predict/1"] = "hvscale/bench-predict/1"
+    request: dict[str, Any] = {}
     commands: dict[str, list[str]] = {}
     predictions: dict[str, Prediction] = {}
 
@@ -119,7 +124,10 @@ class PredictEntry(Entry):
 
 
 class PredictMeasurement(MeasurementDefaults):
-    """The predictions of one entry. They take seconds, so a resumed experiment makes them again."""
+    """The predictions of one entry. They take seconds, so a resumed experiment makes them again.
+
+    Until it does, those of the earlier call are shown.
+    """
 
     starts, repeats = 1, 1
     host: Host | None = None
@@ -127,33 +135,68 @@ class PredictMeasurement(MeasurementDefaults):
     settings_file: ClassVar[str] = "bench-settings.json"
 
     def __init__(self, entry: PredictEntry, path: Path) -> None:
-        self.entry, self.path = entry, path
-        self.document = PredictDocument()
+        self.entry, self.path, self.file = entry, path, path / DOCUMENT
+        self.document = PredictDocument(request=entry.model_dump(include={"of", "alone", "np", "flags"}))
+
+    @property
+    def is_complete(self) -> bool:
+        try:
+            return self.document.commands == self.commands()
+        except UntrustedError:
+            return False
+
+    def resume(self, warn: Warn) -> None:
+        try:
+            previous = from_json(PredictDocument, read_text(self.file))
+        except (OSError, ValueError):
+            return
+        if previous.request == self.document.request:
+            self.document = previous
+            for settings, found in previous.predictions.items():
+                warn_about(settings, found, warn)
 
     def measure(self, progress: ProgressReporter, warn: Warn) -> None:
         """Predict under each of the settings that were replayed.
 
         Raises UntrustedError if there is no replay, or if `hvscale predict` refuses.
         """
+        commands = self.commands()
+        self.path.mkdir(parents=True, exist_ok=True)
+        for settings, command in commands.items():
+            progress.starting(settings, 1)
+            shutil.rmtree(self.result(settings), ignore_errors=True)  # of an earlier call, with fewer replays
+            try:
+                found = predict(command[2:])
+            except UntrustedError:
+                self.document.predictions.pop(settings, None)  # of an earlier call
+                raise
+            self.document.commands[settings], self.document.predictions[settings] = command, found
+            write_text(self.file, to_json(self.document) + "\n")
+            warn_about(settings, found, warn)
+            progress.measured(settings, 1, found.rows[-1].images_per_second, f"images/s on {found.rows[-1].np} ranks")
+
+    def commands(self) -> dict[str, list[str]]:
+        """The command that predicts from the runs so far, by settings.
+
+        Raises UntrustedError if there are none.
+        """
         folder = self.path.parent / self.entry.of
         try:
             replays = from_json(SettingsDocument, read_text(folder / self.replay_file))
         except (OSError, ValueError) as error:
             raise UntrustedError(f"{folder} has no replays to predict from: measure {self.entry.of} first") from error
-        self.path.mkdir(parents=True, exist_ok=True)
-        for settings in replays.recordings:
-            progress.starting(settings, 1)
-            result = self.path / f"prediction-{settings}"
-            shutil.rmtree(result, ignore_errors=True)  # of an earlier call, with fewer replays
-            options = ["--np", comma_list(self.entry.np), *self.entry.flags, "--run", str(result), "--json"]
-            runs = [*inputs(folder, replays, settings), *self.runs_alone(settings)]
-            self.document.commands[settings] = ["hvscale", "predict", *runs, *options]
-            found = predict(self.document.commands[settings][2:])
-            self.document.predictions[settings] = found
-            for text in found.warnings:
-                warn(f"{settings}: {text}")
-            progress.measured(settings, 1, found.rows[-1].images_per_second, f"images/s on {found.rows[-1].np} ranks")
-        write_text(self.path / DOCUMENT, to_json(self.document) + "\n")
+        asked = ["--np", comma_list(self.entry.np), *self.entry.flags]
+        return {
+            settings: [
+                *("hvscale", "predict", *inputs(folder, replays, settings), *self.runs_alone(settings)),
+                *(*asked, "--run", str(self.result(settings)), "--json"),
+            ]
+            for settings in replays.recordings
+        }
+
+    def result(self, settings: str) -> Path:
+        """The folder of a prediction."""
+        return self.path / f"prediction-{settings}"
 
     def runs_alone(self, settings: str) -> list[str]:
         """The finished runs of the job on one rank under these settings."""
@@ -213,6 +256,11 @@ class PredictMeasurement(MeasurementDefaults):
                 ],
             )
         ]
+
+
+def warn_about(settings: str, prediction: Prediction, warn: Warn) -> None:
+    for text in prediction.warnings:
+        warn(f"{settings}: {text}")
 
 
 def inputs(folder: Path, replays: SettingsDocument, settings: str) -> list[str]:
