@@ -128,13 +128,16 @@ def release(version: str) -> tuple[list[int], str]:
     return numbers, match[2]
 
 
-def ranks_in_words(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`, or `ranks 0, 2, ... and 9 more`; the ranks must ascend."""
+def ranks_in_words(ranks: list[int], what: str = "rank") -> str:
+    """`rank 3`, or `ranks 0-2, 5`, or `ranks 0, 2, ... and 9 more`; the ranks must ascend.
+
+    `what`: another word for what is numbered.
+    """
     starts = [rank for before, rank in pairwise([-2, *ranks]) if rank != before + 1]
     ends = [rank for rank, after in pairwise([*ranks, ranks[-1] + 2]) if after != rank + 1]
     spans = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
     more = sum(rank > ends[MOST_SPANS - 1] for rank in ranks) if len(spans) > MOST_SPANS else 0
-    named = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans[:MOST_SPANS])}"
+    named = f"{what if len(ranks) == 1 else f'{what}s'} {', '.join(spans[:MOST_SPANS])}"
     return f"{named} and {more} more" if more else named
 
 
@@ -261,6 +264,11 @@ class RunRecord(VersionedDocument):
         [(name, reported)] = names.items()
         version = name.removeprefix(f"{reported.flavour} ")
         return Library(flavour=reported.flavour, version=version, launcher=self.library.launcher)
+
+    @property
+    def period(self) -> tuple[datetime, datetime]:
+        """The start and the end; the start twice if the end is unknown."""
+        return self.started_at, self.ended_at or self.started_at
 
     @property
     def was_abandoned(self) -> bool:

@@ -2,6 +2,7 @@
 
 WIDEST_INTERVAL = 100  # high / low; a wider interval is useless and spoils a table or a plot
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def human_bytes(size: float) -> str:
@@ -18,6 +19,12 @@ def human_seconds(seconds: float) -> str:
         if seconds >= unit:
             return f"{_three_digits(seconds / unit)} {name}"
     return f"{seconds * 1e9:.0f} ns"
+
+
+def human_age(seconds: float) -> str:
+    """12 d, 3 h, 5 min or 0 s: whole units, rounded down."""
+    size, unit = next((one for one in AGES if seconds >= one[0]), AGES[-1])
+    return f"{int(seconds // size)} {unit}"
 
 
 def _three_digits(value: float) -> str:

@@ -8,8 +8,10 @@ sets `verb` and `must_match` and implements the abstract methods. Its document s
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,12 +19,15 @@ from hvscale.core.documents import from_json, other_version, to_json
 from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.files import read_bytes, read_text
 from hvscale.core.folder_lock import LOCK, FolderLock
-from hvscale.core.run_folder import Host, RunFolder, cannot_write, write_text
+from hvscale.core.run_folder import Host, RunFolder, cannot_write, ranks_in_words, write_text
+from hvscale.core.units import human_age
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.document import StudyDocument, StudyState
 
 Warn = Callable[[str], None]
+Period = tuple[datetime, datetime]
+MIN_PAUSE = timedelta(minutes=1)  # starting the next run takes up to that, such as in a container
 # Launch options that name a file which decides what is measured.
 FILE_OPTIONS = ("settings", "collectives", "hostfile")
 
@@ -281,3 +286,25 @@ def other_library(first: str, other: str) -> str | None:
     if first == other:
         return None
     return f"runs on {first} are compared with runs on {other}: to measure one version, use a new --run folder"
+
+
+def long_pauses(rounds: Mapping[int, Collection[Period]]) -> str | None:
+    """A warning about rounds with a pause between their runs, as an interruption leaves it.
+
+    `rounds`: when the runs of each round began and ended. A pause counts if it is longer than all
+    runs of the round: shorter ones keep runs as close as interleaving does. None without any.
+    """
+    found: dict[int, timedelta] = {}
+    for number, periods in rounds.items():
+        runs = sum((end - start for start, end in periods), timedelta())
+        pause = max((after[0] - before[1] for before, after in pairwise(sorted(periods))), default=timedelta())
+        if pause > max(runs, MIN_PAUSE):
+            found[number] = pause
+    if not found:
+        return None
+    one, them = ("its", "it") if len(found) == 1 else ("their", "them")
+    return (
+        f"{ranks_in_words(sorted(found), 'round')}: {one} runs were measured with a pause of up to "
+        f"{human_age(max(found.values()).total_seconds())}, so {one} ratios may show how the machine changed meanwhile; to "
+        f"measure {them} again, remove {one} run folders (*-repeat-N and their attempts) and give the same command"
+    )

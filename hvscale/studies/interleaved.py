@@ -8,7 +8,15 @@ from hvscale.core.errors import HvscaleError, RankFailedError, RequestError
 from hvscale.core.run_folder import Host, RunFolder
 from hvscale.launch.controller import RunInterruptedError
 from hvscale.launch.mpi.reported_library import require_requested_library
-from hvscale.studies.base import Study, Warn, finished_or_new_run, other_library, other_machine
+from hvscale.studies.base import (
+    Period,
+    Study,
+    Warn,
+    finished_or_new_run,
+    long_pauses,
+    other_library,
+    other_machine,
+)
 from hvscale.studies.document import InterleavedDocument
 
 
@@ -41,6 +49,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         super().__init__(document)
         self.variants = variants
         self.records: dict[tuple[Variant, int], Run] = {}  # of the runs so far, by variant and repeat
+        self.periods: dict[tuple[Variant, int], Period] = {}  # of the runs that were read
         self.failed: set[Variant] = set()
         self.first_host: Host | None = None
         self.first_libraries: dict[str, str] = {}  # by flavour, in which variants may differ
@@ -53,7 +62,10 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
         raised at once. The results so far are kept.
         """
         with self.opened(warn):
-            self.run_rounds(progress)
+            try:
+                self.run_rounds(progress)
+            finally:
+                self.warn_of_pauses()
 
     def resume(self, previous: Document) -> None:
         """Read the finished runs of earlier calls, so that a run that fails or is interrupted drops
@@ -124,6 +136,7 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             for text in run_record.warnings:  # of an earlier call too
                 self.warn(text)
             require_requested_library(run_record)
+            self.periods[variant, repeat] = run_record.period
             self.first_host = self.first_host or run_record.host
             if warning := other_machine(self.first_host, run_record.host):
                 self.warn(warning)
@@ -140,6 +153,16 @@ class InterleavedStudy(Study[Document], Generic[Document, Variant, Run]):
             self.failure = self.failure or named_failure(what, error)
             self.warn(f"{self.failure_text.format(what=what, repeat=repeat)} and is not started again: {error}")
         return record
+
+    def warn_of_pauses(self) -> None:
+        """Warn of rounds whose runs are compared although they are not of the same time."""
+        counted = {key for key, record in self.records.items() if record.problem is None}
+        rounds = {
+            repeat: [self.periods[variant, repeat] for variant in self.variants if (variant, repeat) in counted]
+            for repeat in range(1, self.document.repeats + 1)
+        }
+        if text := long_pauses(rounds):
+            self.warn(text)
 
     def tabulate(self) -> None:
         self.document.tabulate()

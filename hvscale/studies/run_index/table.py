@@ -9,14 +9,13 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 from hvscale.core.plain_rich import PlainConsole
-from hvscale.core.units import human_bytes, human_number, human_share
+from hvscale.core.units import human_age, human_bytes, human_number, human_share
 from hvscale.report.csv_file import write_csv
 from hvscale.studies.run_index.entry import RUN, RunEntry
 from hvscale.studies.run_index.index import RunIndex
 
 COLUMNS = ("name", "command", "np", "placement", "state", "images/s", "comm. %", "age", "size")
 LEFT = ("name", "command", "placement", "state")
-AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 NARROWEST = 16  # characters of a name or a command
 GAP = 3  # characters between columns
 # Left out of a terminal that is too narrow, in this order.
@@ -106,12 +105,6 @@ def human_np(entry: RunEntry) -> str:
     if entry.np is None:
         return "-"
     return str(entry.np) if entry.np_min == entry.np else f"{entry.np_min}-{entry.np}"
-
-
-def human_age(seconds: float) -> str:
-    """`12 d`, `3 h`, `5 min` or `0 s`: whole units, rounded down."""
-    size, unit = next((one for one in AGES if seconds >= one[0]), AGES[-1])
-    return f"{int(seconds // size)} {unit}"
 
 
 def write_entries(index: RunIndex, path: Path) -> None:

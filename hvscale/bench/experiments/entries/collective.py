@@ -4,6 +4,7 @@ rounds.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,11 +27,11 @@ from hvscale.bench.experiments.series import Key, Series, Value
 from hvscale.core.documents import from_json
 from hvscale.core.errors import HvscaleError, RequestError, UntrustedError
 from hvscale.core.files import read_text
-from hvscale.core.run_folder import Host
+from hvscale.core.run_folder import Host, RunFolder
 from hvscale.core.units import human_bytes
 from hvscale.launch import flavours
 from hvscale.launch.controller import RunInterruptedError
-from hvscale.studies.base import Warn, difference, other_library, other_machine
+from hvscale.studies.base import Period, Warn, difference, long_pauses, other_library, other_machine
 from hvscale.studies.comparison.placements import options_of_each
 from hvscale.studies.interleaved import ProgressReporter
 
@@ -186,8 +187,18 @@ class CollectiveMeasurement(MeasurementDefaults):
                         largest.seconds if largest is not None else None,
                         f"s for {human_bytes(largest.bytes)}" if largest is not None else None,
                     )
+        self.warn_of_pauses(warn)
         if self.failure is not None:
             raise self.failure
+
+    def warn_of_pauses(self, warn: Warn) -> None:
+        rounds: dict[int, list[Period]] = {}
+        for (_, repeat), document in self.documents.items():
+            for path in (self.path / Path(document.folder).name).glob("*/run.json"):
+                with suppress(RequestError):  # a damaged record only hides the pause
+                    rounds.setdefault(repeat, []).append(RunFolder(path.parent).read().period)
+        if text := long_pauses(rounds):
+            warn(text)
 
     def measure_one(self, variant: CollectiveVariant, repeat: int, progress: ProgressReporter, warn: Warn) -> None:
         """Take over the result of an earlier call, or measure. Raises as `CollectiveBench.measure`,
