@@ -352,11 +352,29 @@ OWN_SETS = (
 )
 
 
-def test_adasum_is_tuned_at_the_ends_of_whole_steps(tmp_path: Path) -> None:
-    """Its optimizer runs a step of the inner one for each gradient."""
-    program = training(24).replace("model.named_parameters()", "model.named_parameters(), op=hvd.Adasum")
+ADASUM = training(24).replace("model.named_parameters()", "model.named_parameters(), op=hvd.Adasum")
+# Rank 0 trains a second model, which the other does not have.
+OWN_MODEL = """
+    if hvd.rank() == 0:
+        own(data).sum().backward()
+        own.weight.grad = hvd.allreduce(own.weight.grad, name="own", process_set=alone)
+        hvd.synchronize(hvd.broadcast_async(tensor=own.bias.grad, root_rank=0, process_set=alone))
+        own_optimizer.step()
+    optimizer.zero_grad()"""
+INIT_FOR_OWN_MODEL = """alone = hvd.ProcessSet([0])
+hvd.init(process_sets=[alone])
+own = torch.nn.Linear(64, 1)
+own_optimizer = torch.optim.SGD(own.parameters(), lr=0.1)"""
+WITH_OWN_MODEL = (
+    training(24).replace("\n    optimizer.zero_grad()", OWN_MODEL).replace("hvd.init()", INIT_FOR_OWN_MODEL)
+)
+
+
+@pytest.mark.parametrize("program", [ADASUM, WITH_OWN_MODEL], ids=["Adasum", "own model"])
+def test_jobs_are_tuned_at_the_ends_of_whole_steps(tmp_path: Path, program: str) -> None:
+    """The optimizer for Adasum runs a step of the inner one for each gradient."""
     (tmp_path / "program.py").write_text(program)
-    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 20)
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 20, *STALL)
     found = result_of(tmp_path / "job")
     assert (found.state, found.steps) == ("defaults", PROFILE_STEPS)
     assert found.fingerprint is not None

@@ -7,6 +7,7 @@ failure ends the tuning with one line, and not the program.
 
 import atexit
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -39,6 +40,7 @@ CHECK_NUMBERS = (1024, 1 << 20)  # fp32: from 4 KiB to 4 MiB
 HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
+PROCESS_SET = "process_set"  # argument of Horovod's operations
 AGENTS: "list[Agent]" = []  # of this process: at most one
 
 
@@ -530,11 +532,15 @@ def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: b
 
     Only operations of all ranks are noted: other process sets may step at different times.
     """
+    parameters = list(inspect.signature(function).parameters)
+    position = parameters.index(PROCESS_SET)  # Horovod's own functions do not name the argument
 
     @wraps(function)
-    def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
-        if getattr(kwargs.get("process_set"), "process_set_id", 0) == 0:
-            note(tensors if grouped else (tensors,))
-        return function(tensors, *args, **kwargs)
+    def enqueue(*args: Any, **kwargs: Any) -> int:
+        process_set = args[position] if len(args) > position else kwargs.get(PROCESS_SET)
+        if getattr(process_set, "process_set_id", 0) == 0:
+            first = args[0] if args else kwargs[parameters[0]]
+            note(first if grouped else (first,))
+        return function(*args, **kwargs)
 
     return enqueue

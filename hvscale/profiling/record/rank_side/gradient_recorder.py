@@ -557,12 +557,14 @@ def _recorded_tensor(function: Callable[..., int], recorder: Recorder) -> Callab
 
 def _recorded(function: Callable[..., int], recorder: Recorder, grouped: bool) -> Callable[..., int]:
     """Wrap an all-reduce, whose arguments are its tensor or tensors, average, name, ..."""
+    first = "tensors" if grouped else "tensor"
 
     @wraps(function)
-    def enqueue(tensors: Any, *args: Any, **kwargs: Any) -> int:
-        handle = function(tensors, *args, **kwargs)
-        name = args[1] if len(args) > 1 else kwargs.get("name")
-        process_set = args[5] if len(args) > 5 else kwargs.get("process_set")
+    def enqueue(*args: Any, **kwargs: Any) -> int:
+        handle = function(*args, **kwargs)
+        tensors = args[0] if args else kwargs[first]
+        name = args[2] if len(args) > 2 else kwargs.get("name")
+        process_set = args[6] if len(args) > 6 else kwargs.get("process_set")
         number = getattr(process_set, "process_set_id", 0)
         if grouped:
             recorder.enqueue_group(list(tensors), name, number)
