@@ -76,9 +76,14 @@ def signed_percent_interval(low: float | None, high: float | None) -> str:
     """
     if low is None or high is None:
         return "-"
-    if max(-low, high) > 100 * (WIDEST_INTERVAL - 1):
+    if not is_narrow_change(low, high):
         return f"> factor {WIDEST_INTERVAL}"
     return f"{signed_percent(low)} to {signed_percent(high)}"
+
+
+def is_narrow_change(low: float, high: float) -> bool:
+    """Return whether both ends of an interval, in percent, are changes by less than factor 100."""
+    return max(-low, high) <= 100 * (WIDEST_INTERVAL - 1)
 
 
 def is_narrow(low: float | None, high: float | None) -> bool:

@@ -1,6 +1,8 @@
 """Experiment files, and the verdict of each kind of statement."""
 
+import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -31,7 +33,7 @@ from hvscale.bench.experiments.entries.replay import ReplayEntry
 from hvscale.bench.experiments.entries.settings import VariantsEntry
 from hvscale.bench.experiments.output import efficiency_figures, page, text
 from hvscale.bench.experiments.series import PredictedInterval, Series, Unavailable, predicted_interval
-from hvscale.bench.experiments.statements import STATEMENTS, Finding
+from hvscale.bench.experiments.statements import STATEMENTS, Finding, StatementComparison
 from hvscale.bench.experiments.study import ExperimentStudy, take_over_state
 from hvscale.cli.commands.train import app as train
 from hvscale.cli.launch_options import resolve
@@ -530,6 +532,32 @@ def test_text_and_page_show_every_comparison() -> None:
     html = page(document)
     assert html.count('class="chart"') == 1
     assert "<MPI>" not in html
+
+
+def figure_of(statement: StatementRow) -> dict[str, Any]:
+    """The figure of the page's only statement."""
+    document = ExperimentDocument(folder="made", title="Made up", part="small", measurements=[], statements=[statement])
+    written = re.search(r'id="figures">(.*?)</script>', page(document))
+    assert written is not None
+    [figure] = json.loads(written[1]).values()
+    return dict(figure)
+
+
+def test_the_axis_contains_the_intervals_that_the_table_shows() -> None:
+    wide = [("a", 19.0, -554.0, 90.0), ("b", 12.0, -81.0, 257.0), ("c", 1.0, -90_000.0, 99.0), ("d", 5.0, None, None)]
+    compared = [
+        StatementComparison(what=what, percent=percent, percent_low=low, percent_high=high, agrees=None)
+        for what, percent, low, high in wide
+    ]
+    row = StatementRow(
+        claim="It is so", kind="faster", metric="saves %", verdict="inconclusive", reason="", comparisons=compared
+    )
+    figure = figure_of(row)
+    low, high = figure["layout"]["xaxis"]["range"]
+    assert -600 < low < -554
+    assert 257 < high < 300
+    intervals = ["-554 to +90.0", "-81.0 to +257", "> factor 100", "-"]
+    assert figure["data"][0]["customdata"] == intervals
 
 
 def efficiency(np: int, **labels: Any) -> Series:

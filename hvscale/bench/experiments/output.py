@@ -9,7 +9,7 @@ from hvscale.bench.experiments.series import EFFICIENCY, Key, Series, describe
 from hvscale.bench.experiments.statements import StatementComparison
 from hvscale.bench.experiments.statements.shares import share
 from hvscale.core.statistics import CONFIDENCE
-from hvscale.core.units import signed_percent, signed_percent_interval
+from hvscale.core.units import is_narrow_change, signed_percent, signed_percent_interval
 from hvscale.report.figures import BLUE, GREY, INK, ORANGE, colour, dash, error_bars, style
 from hvscale.report.page import study_page
 from hvscale.report.tables import TableModel
@@ -152,6 +152,17 @@ def add_line(figure: go.Figure, name: str, series: Sequence[Series], shade: str,
     )
 
 
+def drawn_ends(comparison: StatementComparison) -> list[float]:
+    """The percentage, and the ends of its interval as far as the table shows them.
+
+    Two noisy starts can give an interval of many powers of ten, beside which no other is visible.
+    """
+    low, high = comparison.percent_low, comparison.percent_high
+    if low is None or high is None or not is_narrow_change(low, high):
+        return [comparison.percent]
+    return [comparison.percent, low, high]
+
+
 def intervals(row: StatementRow) -> go.Figure:
     """A line for each comparison, coloured by the side of the (dotted) limit on which its interval
     lies.
@@ -172,14 +183,14 @@ def intervals(row: StatementRow) -> go.Figure:
                 ),
                 mode="markers",
                 marker={"color": shade, "size": 8},
-                hovertemplate="%{y}: %{x:.4g}<extra></extra>",
+                customdata=[cells(one)[1] for one in found],
+                hovertemplate="%{y}: %{x:.4g}<br>%{customdata}<extra></extra>",
             )
     style(figure, row.metric, "", height=140 + 24 * len(shown))
     limit = row.limit_percent or 0
-    points = [limit, *(one.percent for one in shown)]
-    span = max(points) - min(points) or 1
-    # The intervals are cut off: with two noisy starts one can be a thousand times as wide.
-    figure.update_xaxes(range=[min(points) - span, max(points) + span])
+    ends = [limit, *(end for one in shown for end in drawn_ends(one))]
+    margin = 0.05 * (max(ends) - min(ends)) or 1
+    figure.update_xaxes(range=[min(ends) - margin, max(ends) + margin])
     figure.add_vline(x=limit, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_yaxes(categoryorder="array", categoryarray=[one.what for one in reversed(shown)])
     return figure
