@@ -27,6 +27,7 @@ from hvscale.report.figures import (
     RULE,
     SKY,
     YELLOW,
+    decade_ticks,
     error_bars,
     faint,
     linear,
@@ -40,7 +41,7 @@ CURVES: dict[ResultSource, str] = {"predicted": ORANGE, "documented": PINK}
 LOSS_COLOURS = dict(zip(LOSS_NAMES, (GREY, YELLOW, BLUE, PINK, GREEN), strict=True))
 RECORDED = "recorded"  # the name of a timeline that was measured
 MOST_TICKS = 8  # more overlap on a narrow screen
-MANY_DECADES = 1000  # high / low; on a shorter axis, ticks at powers of ten are too few
+MANY_DECADES = 3  # of a curve's axis, on which ticks at powers of ten are enough
 CURVE_PIXELS, LANE_PIXELS = 400, 46
 
 
@@ -85,7 +86,7 @@ def throughput(document: PredictionDocument) -> go.Figure:
     _rank_axis(figure, ranks)
     values = [*(point.value for point in points), *(ideal * np for np in ranks)]
     low, high = min(values) / 1.4, max(values) * 1.4
-    ticks = _decade_ticks(low, high) if with_images else _power_ticks(ranks)
+    ticks = decade_ticks(low, high, MANY_DECADES) if with_images else _power_ticks(ranks)
     figure.update_yaxes(type="log", range=[log10(low), log10(high)], **ticks)
     return figure
 
@@ -208,14 +209,6 @@ def _rank_axis(figure: go.Figure, ranks: Sequence[int]) -> None:
     """A logarithmic axis with powers of two."""
     edges = [log10(ranks[0] / 1.25), log10(ranks[-1] * 1.25)]
     figure.update_xaxes(type="log", range=edges, tickangle=0, **_power_ticks(ranks))
-
-
-def _decade_ticks(low: float, high: float) -> dict[str, Any]:
-    """Powers of ten, on a short axis also twice and five times each."""
-    factors = (1,) if high / low > MANY_DECADES else (1, 2, 5)
-    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    ticks = [factor * 10.0**power for power in powers for factor in factors]
-    return {"tickvals": ticks, "ticktext": [f"{tick:.10g}" for tick in ticks]}
 
 
 def _power_ticks(ranks: Sequence[int]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The house style of all figures: colours, axes, legends and error bars."""
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from typing import Any
 
 import plotly.graph_objects as go
@@ -64,6 +65,16 @@ def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | Non
     """Plotly's error bars. `above`, `below`: their lengths; `below` is by default the same."""
     bars = {"type": "data", "array": list(above), "color": colour, "thickness": 1.2}
     return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
+
+
+def decade_ticks(low: float, high: float, many: float) -> dict[str, Any]:
+    """The ticks of a logarithmic axis: powers of ten, and of at most `many` decades also twice and
+    five times each.
+    """
+    factors = (1, 2, 5) if log10(high / low) <= many else (1,)
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    return {"tickvals": ticks, "ticktext": [f"{tick:.10g}" for tick in ticks]}
 
 
 def faint(colour: str, opacity: float = 0.18) -> str:

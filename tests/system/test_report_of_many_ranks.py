@@ -53,6 +53,8 @@ def test_the_page_stays_short_and_names_the_worst_ranks(
     assert first[3].startswith("arrives last")
     assert page.locator("#map-0 .heatmaplayer image").count() == 2
     assert page.locator("#ranks-0 .histograms .chart .bars").count() >= 6
+    for histogram in page.locator("#ranks-0 .histograms .chart").all():
+        assert histogram.locator(".ytick").count() >= 3
     assert f"np {ranks} on {nodes} nodes" in page.inner_text("header")
     narrow = open_page(tmp_path / "run" / "report.html", 390)
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 390

@@ -12,12 +12,13 @@ from plotly.subplots import make_subplots
 from hvscale.core.units import human_seconds
 from hvscale.profiling.analyze.rank_comparison import MIN_EFFECT, ByRank, FigureName
 from hvscale.profiling.analyze.ranks_and_nodes import TimeMap
-from hvscale.report.figures import AXIS_TITLE_SIZE, BLUE, GREY, ORANGE, style
+from hvscale.report.figures import AXIS_TITLE_SIZE, BLUE, GREY, ORANGE, decade_ticks, style
 from hvscale.studies.run_report.rank_tables import FIGURES
 
 MAP_ROWS = 64  # of a heat map: 6 pixels each
 LABELLED_ROWS = 16
 HISTOGRAM_BINS = 24
+MANY_DECADES = 2  # of its axis, on which ticks at powers of ten are enough
 DRAWN: tuple[FigureName, ...] = (
     *("seconds", "waiting_seconds", "caused_waiting_seconds"),
     *("transfer_seconds", "algbw_gigabytes_per_second", "step_seconds"),
@@ -160,7 +161,7 @@ def _histogram(name: FigureName, values: NDArray[np.float64], found: ByRank) -> 
             hovertemplate="%{y} ranks: %{customdata}<extra></extra>",
         )
     style(figure, f"{shown.label} ({shown.unit})" if shown.unit else shown.label, "ranks", height=210)
-    most = float(np.log10(np.histogram(values, edges)[0].max()))
+    most = float(np.histogram(values, edges)[0].max())
     for x, y, text in _outlier_labels(values, edges, is_outlier, found):
         anchor = "left" if x < (low + high) / 2 else "right"
         where = {"x": x, "y": float(np.log10(y)), "xanchor": anchor, "yanchor": "bottom"}
@@ -168,7 +169,7 @@ def _histogram(name: FigureName, values: NDArray[np.float64], found: ByRank) -> 
     figure.update_layout(showlegend=False, barmode="overlay", margin={"l": 8, "r": 20, "t": 12, "b": 40})
     pad = 0.03 * (high - low)
     figure.update_xaxes(range=[low - pad, high + pad], nticks=6)
-    figure.update_yaxes(type="log", range=[-0.3, most + 0.3], tickvals=[1, 10, 100, 1000, 10_000])
+    figure.update_yaxes(type="log", range=np.log10([0.5, 2 * most]).tolist(), **decade_ticks(1, most, MANY_DECADES))
     return figure
 
 
