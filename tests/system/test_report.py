@@ -186,6 +186,32 @@ def test_charts_follow_the_window_after_their_tab_was_hidden_and_fit_on_paper(
     wait_until(lambda: page.evaluate(width) > 660, seconds=60)
 
 
+def test_keys_move_between_tabs(open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path]) -> None:
+    run = profiled("job")
+    assert hvscale("report", run).returncode == 0
+    page = open_report(run / "report.html")
+    tabs = page.get_by_role("tablist", name="By message size")
+    time, calls = (tabs.get_by_role("tab", name=name) for name in ("Time", "Calls"))
+    time.focus()
+    for key, shown, hidden in (
+        ("ArrowRight", calls, time),
+        ("ArrowRight", time, calls),
+        ("ArrowLeft", calls, time),
+        ("Home", time, calls),
+        ("End", calls, time),
+        ("End", calls, time),
+    ):
+        page.keyboard.press(key)
+        expect(shown).to_be_focused()
+        assert [tab.get_attribute("aria-selected") for tab in (shown, hidden)] == ["true", "false"]
+    expect(page.get_by_role("tabpanel", name="Calls").locator(".bars").first).to_be_visible()
+    assert page.get_by_role("tabpanel").count() == 1
+    page.keyboard.press("Tab")  # past the other tab
+    expect(page.get_by_role("tabpanel", name="Calls")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    expect(calls).to_be_focused()
+
+
 def test_the_report_of_a_horovod_job_with_marked_steps(
     open_report: Callable[..., Page], hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
