@@ -1,6 +1,6 @@
 """How commands are made, and the options and arguments that several of them share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,6 +70,29 @@ def format_help(of_command: Callable[[Any, Any], None], context: Any, formatter:
 
     print_whole_words()
     of_command(context, formatter)
+
+
+def given_command(context: typer.Context, without: Collection[str]) -> list[str]:
+    """The command line of the running command, arguments first, as far as it was given.
+
+    `without`: parameters to leave out, by name.
+    """
+    arguments: list[str] = []
+    options: list[str] = []
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if param.name in without or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[param.name or ""]
+        values = [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+        if param.param_type_name == "argument":
+            arguments += values
+        elif getattr(param, "is_flag", False):
+            options.append(param.opts[0])
+        else:
+            options += [word for text in values for word in (param.opts[-1], text)]
+    # The first word is "-c" in a process that another command started.
+    return ["hvscale", *context.command_path.split()[1:], *arguments, *options]
 
 
 COMMAND_LAST = {"allow_interspersed_args": False}

@@ -105,6 +105,8 @@ class PredictionDocument(VersionedDocument):
     """The prediction for one job under one set of settings and one network."""
 
     schema_: Literal["hvscale/predict/1"] = "hvscale/predict/1"
+    command: list[str] = []
+    """The command line that repeats the prediction."""
     runs: list[str]
     """The recordings."""
     measured_np: list[int]

@@ -1,5 +1,7 @@
 """The HTML page of `hvscale predict`."""
 
+import shlex
+
 from hvscale.core.units import human_bytes, human_number, human_seconds
 from hvscale.prediction.document import PredictedRow, PredictionDocument
 from hvscale.prediction.figures import prediction_figures, timeline_caption
@@ -47,7 +49,7 @@ def page(document: PredictionDocument) -> str:
         "prediction.html.j2",
         figures,
         title=f"{job_name(document)}: predicted scaling",
-        what=f"hvscale predict {' '.join(document.runs)}",
+        command=shlex.join(document.command),
         facts=_facts(document),
         answer=answer(document),
         explained=document.explained,

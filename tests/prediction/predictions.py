@@ -91,6 +91,7 @@ def prediction(images: bool = True) -> PredictionDocument:
     """Measured to np 4, replayed to 32, predicted to 512."""
     nps = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     return PredictionDocument(
+        command=["hvscale", "predict", "runs/edsr", "runs/replay-4", "--np", "1,512", "--set", "fusion_threshold=16M"],
         runs=["runs/edsr", "runs/replay-4"],
         measured_np=[2, MEASURED],
         settings={"fusion_threshold": "16M", "cycle_time": "1"},

@@ -189,10 +189,17 @@ def test_pages_leave_out_what_is_unknown() -> None:
 
 def test_text_from_a_document_stays_text() -> None:
     document = prediction().model_copy(
-        update={"runs": [f"runs/{HOSTILE}"], "network": HOSTILE, "settings": {HOSTILE: HOSTILE}, "warnings": [HOSTILE]}
+        update={
+            "command": ["hvscale", "predict", f"runs/{HOSTILE}", "--link", HOSTILE],
+            "runs": [f"runs/{HOSTILE}"],
+            "network": HOSTILE,
+            "settings": {HOSTILE: HOSTILE},
+            "warnings": [HOSTILE],
+        }
     )
     written = page(document)
     assert HOSTILE not in written
+    assert "--link &#39;&lt;/script&gt;" in written
     assert len(re.findall(r"<script", re.sub(r"<script>.*?</script>", "", written, flags=re.DOTALL))) == 1
 
 

@@ -1,6 +1,7 @@
 """`hvscale predict` on a recorded and replayed job."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -67,8 +68,17 @@ def test_it_predicts_other_numbers_of_ranks(hvscale: Run, runs: list[Path], tmp_
         assert sum(size.bytes for size in row.messages) == pytest.approx(GRADIENT_BYTES)
     assert rows[8].step_seconds > document.compute_seconds > 0.02
     assert {timeline.source for timeline in document.timelines} == {"replayed", "predicted"}
-    page = (tmp_path / "prediction/prediction.html").read_text()
-    assert "prediction" in page
+
+
+def test_its_page_shows_the_command_that_repeats_it(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
+    options = ["--set", "cycle_time=2", "--set", "fusion_threshold=16M", "--cores", "1"]
+    done = hvscale("predict", *options, *runs, "-np", "8", "--run", "prediction", "--why", "--json")
+    assert done.returncode == 0, done.stderr
+    document = PredictionDocument.model_validate_json(done.stdout)
+    assert document.command == ["hvscale", "predict", *map(str, runs), "--np", "8", *options]
+    assert f">{shlex.join(document.command)}<" in (tmp_path / "prediction/prediction.html").read_text()
+    again = hvscale(*document.command[1:], "--json")
+    assert PredictionDocument.model_validate_json(again.stdout) == document
 
 
 def test_rows_of_runs_are_of_the_same_job_and_place(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:

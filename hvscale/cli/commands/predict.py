@@ -5,16 +5,19 @@ from typing import Annotated
 
 import typer
 
-from hvscale.cli.app import Csv, Json, new_app
+from hvscale.cli.app import Csv, Json, given_command, new_app
 from hvscale.cli.console import print_document, print_text, print_warnings, results, spinner
 from hvscale.core.errors import RequestError
 from hvscale.core.numbers import Ranks, limits
 
 app = new_app()
+# They say where results go, not what is predicted.
+OUTPUTS = ("run", "json", "csv", "why")
 
 
 @app.command()
 def predict(
+    context: typer.Context,
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -123,6 +126,7 @@ def predict(
         document = predict(folders, request)
     if measured is not None:
         add_measured_rows(document, measured, first_recorded(folders))
+    document.command = given_command(context, without=OUTPUTS)
     folder = new_folder(run, folders[0])
     save(document, folder, measured)
     print_warnings(document.warnings)
