@@ -37,7 +37,8 @@ CHARTS = {
     "loss": ("Loss of efficiency", "Shares of the predicted step that a single rank would not need, stacked."),
     "timeline": (
         "A step's timeline",
-        "From the last result of the step before. Gradients are those of the slowest rank. Drag to zoom.",
+        "From the last result of the step before. A recorded step is the one of median length, a predicted one the "
+        "simulated step nearest to the predicted mean. Gradients are those of the slowest rank. Drag to zoom.",
     ),
 }
 

@@ -532,7 +532,8 @@ def timelines(
     np_ = found[0].np if found else max(2, computing.recorded.recorded_np)
     costs = costs_at(costs, samples, np_)
     job = computing.at(settings.horovod, costs, np_)
-    simulation = simulate(job, settings.horovod, costs, np_, chains=1, steps=1)
+    # As for the row of this np, whose mean the typical step follows.
+    simulation = simulate(job, settings.horovod, costs, np_, chains=CENTRAL_CHAINS, steps=STEPS)
     return [*found, predicted_timeline(simulation, np_, "predicted" if costs.largest_np else "documented")]
 
 

@@ -13,12 +13,12 @@ from hvscale.studies.document import ResultSource
 
 
 def predicted_timeline(simulation: Simulation, np_: int, source: ResultSource) -> StepTimeline:
-    """The last simulated step."""
+    """The typical simulated step."""
     line = simulation.timeline
     return StepTimeline(
         np=np_,
         source=source,
-        step_seconds=float(simulation.step[0, -1]),
+        step_seconds=float(simulation.step[0, simulation.typical_step]),
         ready_seconds=line.ready.tolist(),
         messages=[
             TimedMessage(start_seconds=start, end_seconds=end, bytes=int(size), tensors=tensors)

@@ -51,7 +51,7 @@ class Simulation:
 
     `step` is the sum of the next five. `compute`: the average rank's. `slowest_rank`: what the
     slowest takes longer. `agreement`, `wire` and `copies`: what follows the slowest rank's last
-    tensor. `hidden`: messages that move while ranks compute.
+    tensor. `hidden`: messages that move while ranks compute. `timelines`: the first job's steps.
     """
 
     step: Floats
@@ -62,7 +62,17 @@ class Simulation:
     copies: Floats
     hidden: Floats
     traffic: Traffic
-    timeline: SimulatedStep
+    timelines: list[SimulatedStep]
+
+    @property
+    def typical_step(self) -> int:
+        """The first job's step whose time is nearest to the mean of all jobs."""
+        return int(np.abs(self.step[0] - self.step.mean()).argmin())
+
+    @property
+    def timeline(self) -> SimulatedStep:
+        """The typical step's."""
+        return self.timelines[self.typical_step]
 
     @property
     def messages_per_step(self) -> float:
@@ -84,10 +94,12 @@ def simulate(
     loop = Loop(job, settings, costs, np_, chains)
     computation = Computation(job, np_)
     parts: list[Floats] = []
+    timelines: list[SimulatedStep] = []
     for number in range(WARM_UP + steps):
         if number == WARM_UP:
             loop.traffic.clear()
         parts.append(loop.step(computation.draw(chains, generator), generator))
+        timelines.append(loop.timeline)
     step, compute, slowest, wire, copies, hidden = np.moveaxis(np.array(parts[WARM_UP:]), 0, 2)
     sizes = [bytes_ for bytes_, _ in loop.traffic]
     counts = [tensors for _, tensors in loop.traffic]
@@ -100,7 +112,7 @@ def simulate(
         copies=copies,
         hidden=hidden,
         traffic=Traffic(np.concatenate([np.empty(0), *sizes]), np.concatenate([np.empty(0, np.int64), *counts])),
-        timeline=loop.timeline,
+        timelines=timelines[WARM_UP:],
     )
 
 
