@@ -84,7 +84,8 @@ def throughput(document: PredictionDocument) -> go.Figure:
     _add_points(figure, points, document.confidence)
     style(figure, "np", "images/s" if with_images else "speed-up", CURVE_PIXELS)
     _rank_axis(figure, ranks)
-    values = [*(point.value for point in points), *(ideal * np for np in ranks)]
+    limits = [limit for point in points for limit in (point.low, point.high) if limit is not None]
+    values = [*(point.value for point in points), *limits, *(ideal * np for np in ranks)]
     low, high = min(values) / 1.4, max(values) * 1.4
     ticks = decade_ticks(low, high, MANY_DECADES) if with_images else _power_ticks(ranks)
     figure.update_yaxes(type="log", range=[log10(low), log10(high)], **ticks)

@@ -1,6 +1,7 @@
 """The tables, figures and page of a prediction."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +95,17 @@ def test_an_extrapolated_curve_is_joined_to_the_last_measured_point() -> None:
     assert found["extrapolated"]["x"][:2] == [MEASURED, 8]
     assert found["90% interval"]["x"][0] == MEASURED
     assert "predicted" not in found
+
+
+def test_the_axis_of_throughput_contains_the_intervals() -> None:
+    document = prediction()
+    first = next(row for row in document.rows if row.np == 1)
+    first.images_per_second_low, first.images_per_second_high = 20.0, 1000.0
+    axis = json.loads(prediction_figures(document)["throughput"].to_json())["layout"]["yaxis"]
+    assert axis["range"][0] < math.log10(20)
+    first.images_per_second_low = 1.0  # too wide to be drawn
+    axis = json.loads(prediction_figures(document)["throughput"].to_json())["layout"]["yaxis"]
+    assert axis["range"][0] > math.log10(20)
 
 
 def test_checks_show_the_error_at_measured_np() -> None:
