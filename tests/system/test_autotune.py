@@ -381,6 +381,24 @@ def test_jobs_are_tuned_at_the_ends_of_whole_steps(tmp_path: Path, program: str)
     assert found.fingerprint.tensors == 16
 
 
+OTHER_THREAD = """hvd.init()
+import threading
+def gather():
+    for number in range(20):
+        hvd.allgather(torch.ones(1), name="in another thread")
+        time.sleep(0.05)
+thread = threading.Thread(target=gather)"""
+
+
+def test_horovod_does_not_start_again_while_another_thread_uses_it(tmp_path: Path, plain: Path) -> None:
+    remember(tmp_path / "memory", fingerprint(library_of(plain)), ALL_KNOBS, "openmpi")
+    program = training(40, "if step == 2: thread.start()").replace("hvd.init()", OTHER_THREAD) + "thread.join()\n"
+    (tmp_path / "program.py").write_text(program)
+    stderr = tuned(tmp_path, "openmpi", "job", *STALL)
+    assert "or starts some in other threads" in stderr
+    assert result_of(tmp_path / "job").switches == 0
+
+
 SHUT_DOWN = """
 from hvscale.comm_tuning.autotune.rank_side.agent import AGENTS
 switcher = AGENTS[0].switcher

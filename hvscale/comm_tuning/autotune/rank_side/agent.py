@@ -41,6 +41,8 @@ HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
 PROCESS_SET = "process_set"  # argument of Horovod's operations
+# Those that say nothing about the job's messages.
+OTHER_OPERATIONS = ("allgather_async", "grouped_allgather_async", "alltoall_async", "reducescatter_async", "barrier")
 AGENTS: "list[Agent]" = []  # of this process: at most one
 
 
@@ -82,6 +84,7 @@ class Agent:
         self.times: list[float] = []
         self.switch_seconds = self.waited = self.probe_seconds = self.decision_seconds = 0.0
         self.waits = 0
+        self.callers: dict[int, bool] = {}  # by thread: whether the program started it
         self.resumed = time.monotonic()
         self.step_seconds = 0.0  # of the last step of the warm-up
 
@@ -156,6 +159,18 @@ class Agent:
         if self.boundaries == BEGIN_AT - 1:
             moment = time.monotonic() - self.resumed
             self.gradients += [(moment, one.numel() * one.element_size()) for one in tensors]
+
+    def note_thread(self) -> None:
+        """Note the thread that starts an operation.
+
+        Another thread than the one that steps can do so while Horovod starts again. PyTorch's own
+        threads, which compute gradients, end before a step does.
+        """
+        thread = threading.get_ident()
+        if self.boundaries and thread not in self.callers:
+            self.callers[thread] = any(
+                one.ident == thread and not isinstance(one, threading._DummyThread) for one in threading.enumerate()
+            )
 
     def enqueue_broadcast(self, tensors: Any) -> None:
         """Note a broadcast of the program."""
@@ -278,7 +293,9 @@ class Agent:
         self.decision_seconds = time.monotonic() - begin
         if message is None:  # the block goes on
             if self.waits >= MAX_WAITS and self.switcher is not None and not self.switcher.current:
-                self._end("the program keeps operations of Horovod in flight between steps")
+                self._end(
+                    "the program keeps operations of Horovod in flight between steps, or starts some in other threads"
+                )
             return False
         outcome, self.decision, self.waits = self.decision, None, 0
         self.block, self.times, self.waited = Block(message["set"], message["steps"], message["probe"]), [], 0.0
@@ -329,12 +346,14 @@ class Agent:
     def _exchange(self, text: bytes) -> Any:
         """Sum the ranks' messages, of which only rank 0's has a text.
 
-        None if a rank has operations in flight, or has sent nothing because it is in hvd.join().
+        None if a rank has operations in flight, or calls Horovod from several threads, or has sent
+        nothing because it is in hvd.join().
         """
         import torch
 
         numbers = torch.zeros(MESSAGE, dtype=torch.int64)
-        in_flight = len(self.horovod._handle_map)
+        other_threads = sum(own for thread, own in self.callers.items() if thread != threading.get_ident())
+        in_flight = len(self.horovod._handle_map) + other_threads
         numbers[COUNT], numbers[IN_FLIGHT], numbers[LENGTH] = 1, in_flight, len(text)
         numbers[TEXT : TEXT + len(text)] = torch.tensor(list(text), dtype=torch.int64)
         # On the gradients' device, where a rank in hvd.join() adds its zeros.
@@ -512,9 +531,11 @@ def attach(horovod: ModuleType, text: str) -> None:
     AGENTS.append(agent)
     for operation, note in (("allreduce", agent.enqueue), ("broadcast", agent.enqueue_broadcast)):
         for name in (f"{operation}_async_", f"{operation}_async"):
-            setattr(horovod, name, _noted(getattr(horovod, name), note, grouped=False))
+            setattr(horovod, name, _noted(getattr(horovod, name), agent, note, grouped=False))
     for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
-        setattr(horovod, name, _noted(getattr(horovod, name), agent.enqueue, grouped=True))
+        setattr(horovod, name, _noted(getattr(horovod, name), agent, agent.enqueue, grouped=True))
+    for name in vars(horovod).keys() & set(OTHER_OPERATIONS):  # older releases lack some
+        setattr(horovod, name, _with_thread_noted(getattr(horovod, name), agent))
     for name in ("init", "shutdown", "join", "synchronize"):
         setattr(horovod, name, getattr(agent, name))
     register(agent.end_step)
@@ -527,7 +548,18 @@ def end_tuning() -> None:
         agent.exit()
 
 
-def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: bool) -> Callable[..., int]:
+def _with_thread_noted(function: Callable[..., Any], agent: Agent) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        agent.note_thread()
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _noted(
+    function: Callable[..., int], agent: Agent, note: Callable[[Any], None], grouped: bool
+) -> Callable[..., int]:
     """Wrap an operation, whose first argument is its tensor or tensors.
 
     Only operations of all ranks are noted: other process sets may step at different times.
@@ -537,6 +569,7 @@ def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: b
 
     @wraps(function)
     def enqueue(*args: Any, **kwargs: Any) -> int:
+        agent.note_thread()
         process_set = args[position] if len(args) > position else kwargs.get(PROCESS_SET)
         if getattr(process_set, "process_set_id", 0) == 0:
             first = args[0] if args else kwargs[parameters[0]]
