@@ -23,7 +23,7 @@ from hvscale.profiling.read.counters import COUNTER, COUNTERS, LIMITS_NS, counte
 from hvscale.profiling.read.profile_file import COMMUNICATOR, COMMUNICATORS, COUNTERS_START, RECORD, RECORDS_START, STEP
 from hvscale.profiling.read.ring_file import check_words
 from hvscale.profiling.watch.document import Watch
-from hvscale.profiling.watch.job_counters import JobCounters
+from hvscale.profiling.watch.job_counters import STARTED_BY_A_RANK, JobCounters
 from hvscale.profiling.watch.log_tail import LINES_KEPT, LOGS_READ, LONGEST_CHARACTERS, TAIL_BYTES, LogTail
 from hvscale.profiling.watch.running import newest_running
 from hvscale.profiling.watch.sampler import WatchSampler
@@ -194,6 +194,20 @@ def test_many_kinds_of_calls(make_run: MakeRun, places: Sequence[int]) -> None:
         assert problems == []
         assert counted.total["calls"].sum() == sum(places) + len(places)
     assert counted.new["calls"].sum() == 0
+
+
+def test_an_mpi_program_that_a_rank_started_is_left_out(make_run: MakeRun) -> None:
+    """It may be the first one to write a file."""
+    run = running(make_run(2))
+    counters = JobCounters(run)
+    write_rank(run, 0, 3000, 1, job=7)
+    (run.hvprof / "rank-00000.hvp").rename(run.hvprof / "rank-00000.77.hvp")
+    counters.look()
+    for rank in range(2):
+        write_rank(run, rank, 2000, 2)
+    counted, problems = counters.look()
+    assert counted.total["calls"].sum() == 2 * 2000
+    assert [f"rank-00000.77.hvp: {STARTED_BY_A_RANK}" in one for one in problems] == [True]
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

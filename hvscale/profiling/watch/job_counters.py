@@ -1,7 +1,8 @@
 """The counters of all ranks of a running job, and what was counted since the last look."""
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import COUNTER, operation_codes
-from hvscale.profiling.read.profile_file import STEP, StepSums
+from hvscale.profiling.read.profile_file import STEP, Header, StepSums
 from hvscale.profiling.watch.rank_file import (
     RankFile,
     Reading,
@@ -21,6 +22,7 @@ from hvscale.profiling.watch.rank_file import (
     sum_counters,
 )
 
+STARTED_BY_A_RANK = "an MPI program on another number of ranks, which a rank started, is left out"
 READERS = 8  # threads: over a network, a read waits for the server
 
 
@@ -66,7 +68,8 @@ class JobCounters:
             self.files.setdefault(path.name, RankFile(path))
         with ThreadPoolExecutor(READERS) as pool:
             found = list(pool.map(_read, self.files.values()))
-        operations = next((one.reading.header.operations for one in found if isinstance(one, _Seen)), ())
+        headers = [one.reading.header for one in found if isinstance(one, _Seen)]
+        operations, size = next((one.operations for one in headers), ()), _ranks_of_job(headers)
         problems, new, marks = [], [np.empty(0, COUNTER)], []
         seconds: dict[int, float] = {}
         for name, one in zip(self.files, found, strict=True):
@@ -75,6 +78,10 @@ class JobCounters:
                 continue
             if one.reading.header.operations != operations:
                 problems.append(f"{self.files[name].path} numbers its operations as another version of hvscale does")
+                continue
+            if one.reading.header.world_size != size:
+                self.seen.pop(name, None)  # it may have been the first file
+                problems.append(f"{self.files[name].path}: {STARTED_BY_A_RANK}")
                 continue
             before = self.seen.get(name)
             difference = one.reading.counters
@@ -110,6 +117,12 @@ class JobCounters:
         """The files, with their last reading."""
         for name, one in self.seen.items():
             yield self.files[name], one.reading
+
+
+def _ranks_of_job(headers: Sequence[Header]) -> int:
+    """The number of ranks that most files have; a rank may have started MPI programs on others."""
+    sizes = Counter(header.world_size for header in headers)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 
 def _read(file: RankFile) -> _Seen | str:
