@@ -21,6 +21,7 @@ from hvscale.comm_tuning.autotune.rank_side import agent
 from hvscale.comm_tuning.autotune.rank_side.request import VARIABLE, RankRequest
 from hvscale.comm_tuning.autotune.rank_side.result import Result
 from hvscale.comm_tuning.autotune.train import TunedTraining
+from hvscale.comm_tuning.knobs.settings import with_settings
 from hvscale.core.autotune_result import FOLDER, Fingerprint
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord
@@ -82,6 +83,16 @@ def test_settings_are_listed_shown_exported_and_forgotten(folder: Path, tmp_path
     assert len(unknown.stderr.splitlines()) == 1
     with pytest.raises(RequestError, match=r'^"": unknown name of settings'):
         memory.recall("", pytest.fail)
+
+
+def test_exported_files_have_what_settings_of_the_job_require(folder: Path, tmp_path: Path) -> None:
+    """The options of a launch with --set already have the variables that the setting requires."""
+    launch = with_settings(["allreduce_algorithm=ring"], COMMAND, OPENMPI)
+    name = memory.remember(entry().model_copy(update={"launch": launch.recorded()})).stem
+    exported = run_hvscale(tmp_path, "settings", "export", name, "--to", "out")
+    assert exported.returncode == 0, exported.stderr
+    parameters = (tmp_path / "out/openmpi-mca-params.conf").read_text()
+    assert {"coll_tuned_use_dynamic_rules = 1", "coll_tuned_allreduce_algorithm = 4"} <= {*parameters.splitlines()}
 
 
 def test_nothing_remembered_is_one_line(folder: Path, tmp_path: Path) -> None:

@@ -52,11 +52,13 @@ class TunedJob:
         asked = parse([f"{knob}={text}" for knob, text in settings.items()])
         by_user = names_of(launch.env)
         translated = translate(asked, target_of(asked, document.command, launch.replace(env=()), library))
-        variables = {
+        # In a launch's options, the variables that --set requires are among those of --env.
+        required = {
             name: word
-            for name, word in {**translated.also_set, **translated.variables}.items()
-            if name not in by_user or name in translated.variables
-        } | translated.preload
+            for name, word in translated.also_set.items()
+            if name not in by_user or f"{name}={word}" in launch.env
+        }
+        variables = {**required, **translated.variables, **translated.preload}
         transport = translated.options.get("--transport", launch.transport)
         flavour = flavours.get(library.flavour)
         default_settings = flavour.adapt({}, library)
