@@ -98,6 +98,13 @@ def test_a_suggestion_without_a_result_is_dropped(tmp_path: Path) -> None:
     assert following.settings != suggestion.settings
 
 
+def test_a_folder_may_have_characters_that_mean_something_in_a_url(tmp_path: Path) -> None:
+    folder = tmp_path / "a?b=c" / "100%25 #1"
+    folder.mkdir(parents=True)
+    assert Sampler(folder / "study.db", space(), {}).ask() is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["a?b=c"]
+
+
 def test_a_result_survives_an_interruption_right_after_it_was_recorded(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path / "study.db", space(), {})
     suggestion = sampler.ask()

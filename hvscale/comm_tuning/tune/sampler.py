@@ -11,6 +11,7 @@ from typing import cast
 
 import optuna
 from optuna.trial import TrialState
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from hvscale.comm_tuning.tune.job_space import JobSettings, JobSpace
@@ -88,7 +89,8 @@ class Sampler:
             raise ValueError("not a regular file")
         if not file.exists():
             create_study(file)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{file}", skip_table_creation=True)
+        url = URL.create("sqlite", database=str(file)).render_as_string()  # the path may have a ? or %
+        storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
         # A new seed for each call, or a resumed search would suggest the same settings again.
         seed = SEED + len(self.known)
         self.random = random.Random(seed)  # noqa: S311 - no secret
