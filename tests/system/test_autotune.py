@@ -399,6 +399,27 @@ def test_horovod_does_not_start_again_while_another_thread_uses_it(tmp_path: Pat
     assert result_of(tmp_path / "job").switches == 0
 
 
+FORK = """if step == 8:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)  # until the rank has written its result
+            sys.exit()"""
+
+
+def test_a_process_that_a_rank_forks_leaves_the_tuning_alone(tmp_path: Path) -> None:
+    """At its end it neither finalises MPI, which would hang, nor writes a result."""
+    program = training(24, FORK) + "os.close(writer); print('child', os.waitpid(child, 0)[1], flush=True)\n"
+    (tmp_path / "program.py").write_text(program)
+    tuned(tmp_path, "openmpi", "job", "--autotune-steps", 20)
+    found = result_of(tmp_path / "job")
+    assert (found.state, found.steps) == ("defaults", PROFILE_STEPS)
+    log = (tmp_path / "job/logs/rank-00000.log").read_text()
+    assert "child 0" in log
+    assert len([line for line in log.splitlines() if "autotune" in line]) == 1
+
+
 SHUT_DOWN = """
 from hvscale.comm_tuning.autotune.rank_side.agent import AGENTS
 switcher = AGENTS[0].switcher

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import os
 
 MPI_THREAD_MULTIPLE = 3  # in Open MPI and in the MPICH family; Horovod requests it
 
@@ -21,3 +22,5 @@ def init_mpi(library: str) -> None:
     if not initialised:
         mpi.MPI_Init_thread(None, None, MPI_THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
         atexit.register(mpi.MPI_Finalize)
+        # In a process that the rank forks, it would wait for ever.
+        os.register_at_fork(after_in_child=lambda: atexit.unregister(mpi.MPI_Finalize))

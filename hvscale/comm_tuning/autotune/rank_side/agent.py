@@ -454,7 +454,9 @@ class Agent:
                 say(f"nothing was tuned: {reason}")
 
     def exit(self, what: str = "the program ended") -> None:
-        """End the tuning when the program ends, or shuts Horovod down."""
+        """End the tuning when the program ends, or shuts Horovod down; not in a forked process."""
+        if os.getpid() != self.process:
+            return
         if self.stage == "tuning" and self.result is not None and self.search is not None:
             what = "the ranks changed, or the program ended," if self.is_elastic else what
             # The search has counted the steps of this block if its end was decided.
