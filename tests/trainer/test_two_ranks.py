@@ -57,6 +57,15 @@ def test_full_disk_ends_all_ranks_with_one_line(two_ranks: Ranks, photos: Path, 
     assert [json.loads(line)["step"] for line in whole] == list(range(1, len(whole) + 1))
 
 
+def test_a_rank_without_a_cache_trains_with_one_that_has_it(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    cache, run = tmp_path / "cache", tmp_path / "run"
+    options = {"cache_dir": str(cache), "precision": "fp32", "on_rank_1": {"cache_gb": 0}}
+    done = two_ranks("train.py", request(photos, run, **options))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "result.json").read_text())["steps"] == 5
+    assert list(cache.glob("*.npy"))
+
+
 def test_damaged_photo_is_reported_once(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
     cut = photos / "b.png"
     cut.write_bytes(cut.read_bytes()[:2000])

@@ -63,9 +63,9 @@ def cached_photos(
     """
     recipes_by_pair = node.all_or_fail(lambda: [recipes(pair, scale, min_side) for pair in pairs])
     wanted = cache.fitting([recipe for both in recipes_by_pair for recipe in both])
-    if wanted:
-        node.all_or_fail(lambda: cache.make_room(wanted) if node.local_rank == 0 else None)
-        node.all_or_fail(lambda: cache.fill(wanted[node.local_rank :: node.local_size]))
+    # Also without images to cache: other ranks, whose --cache-gb may differ, may have some.
+    node.all_or_fail(lambda: cache.make_room(wanted) if wanted and node.local_rank == 0 else None)
+    node.all_or_fail(lambda: cache.fill(wanted[node.local_rank :: node.local_size]))
     in_cache = set(map(id, wanted))
 
     def open_pixels(recipe: Recipe) -> PixelSource:
