@@ -1,6 +1,7 @@
 """Training on two real ranks."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,37 @@ def test_a_rank_without_a_cache_trains_with_one_that_has_it(two_ranks: Ranks, ph
     assert done.returncode == 0, done.stderr
     assert json.loads((run / "result.json").read_text())["steps"] == 5
     assert list(cache.glob("*.npy"))
+
+
+def test_ranks_with_other_images_end_in_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    fewer, renamed = tmp_path / "fewer", tmp_path / "renamed"
+    shutil.copytree(photos, fewer)
+    shutil.copytree(photos, renamed)
+    (fewer / "a.png").unlink()
+    (renamed / "a.png").rename(renamed / "d.png")
+    for other, how in (
+        (fewer, "2 images on rank 1 and 3 on rank 0"),
+        (renamed, "images of other names or sizes on rank 1 than on rank 0"),
+    ):
+        done = two_ranks("train.py", request(photos, tmp_path / "run", on_rank_1={"data": str(other)}))
+        assert done.returncode == 2
+        lines = [line for line in done.stderr.splitlines() if line.startswith("hvscale:")]
+        assert lines == [f"hvscale: --data {photos} has {how}: give all ranks the same images"]
+
+
+def test_ranks_with_other_classes_of_images_end_in_one_line(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:
+    for root, count in (("all", 3), ("part", 2)):
+        for label in ("bird", "cat"):
+            folder = tmp_path / root / "train" / label
+            folder.mkdir(parents=True)
+            for photo in sorted(photos.iterdir())[:count]:
+                shutil.copy(photo, folder)
+            shutil.copytree(photos, tmp_path / root / "val" / label)
+    (tmp_path / "part" / "val" / "cat" / "a.png").unlink()
+    options = {"model": "resnet50", "data": str(tmp_path / "all"), "run": str(tmp_path / "run"), "batch_size": 1}
+    done = two_ranks("train.py", json.dumps({**options, "on_rank_1": {"data": str(tmp_path / "part")}}))
+    assert done.returncode == 2
+    assert f"--data {tmp_path}/all has 9 images on rank 1 and 12 on rank 0" in done.stderr
 
 
 def test_damaged_photo_is_reported_once(two_ranks: Ranks, photos: Path, tmp_path: Path) -> None:

@@ -17,10 +17,18 @@ CENTRE = 0.875  # fraction of the shorter side: 224 of 256
 
 @dataclass(frozen=True)
 class ClassFolder:
+    folder: Path
     classes: list[str]
     """Folder names, sorted; a label is an index into this list."""
     samples: list[tuple[Path, int]]
     """Files with their labels, sorted."""
+
+    @property
+    def names(self) -> list[str]:
+        """Each sample's class and path below it, which do not depend on where the folder is."""
+        starts = [len(str(self.folder / name)) for name in self.classes]
+        # Not by pathlib, which takes seconds for a million files.
+        return [self.classes[label] + str(file)[starts[label] :] for file, label in self.samples]
 
 
 def class_folders(data: str, val_data: str | None, given: str | None = None) -> tuple[ClassFolder, ClassFolder | None]:
@@ -64,7 +72,7 @@ def read_class_folder(folder: Path, given: str) -> ClassFolder:
     ]
     if not samples:
         raise RequestError(f"{given}: a classifier needs a folder of images for each class")
-    return ClassFolder(classes, samples)
+    return ClassFolder(folder, classes, samples)
 
 
 def is_in_hidden(file: Path) -> bool:

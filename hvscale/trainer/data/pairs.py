@@ -42,6 +42,11 @@ class NodeRanks(Protocol):
         ...
 
 
+def names_and_sizes(photos: list[Photo]) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """What identifies each photo, wherever its folder is."""
+    return [(photo.name, photo.hr.shape, photo.lr.shape) for photo in photos]
+
+
 def load_photo(pair: ImagePair, scale: int, min_side: int) -> Photo:
     """The photo in memory. Raises RequestError as `recipes` does, and for a truncated image."""
     hr, lr = recipes(pair, scale, min_side)

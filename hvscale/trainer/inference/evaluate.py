@@ -30,6 +30,7 @@ from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, sc
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.resources import share_cores
 from hvscale.trainer.tasks.classification import accuracy, refuse_photo_options
+from hvscale.trainer.tasks.workload import require_same_images
 
 MIN_MEASURED_SIDE = 11  # pixels left after shaving: SSIM's window
 
@@ -131,6 +132,7 @@ def folder_for(config: EvalConfig, trained: TrainedModel) -> ClassFolder:
 
 def classifier_result(config: EvalConfig, trained: TrainedModel, ranks: Ranks) -> EvalResult:
     folder = ranks.all_or_fail(lambda: folder_for(config, trained))
+    require_same_images(ranks, f"--data {config.data}", folder.names)
     side = config.image_size or models.find(trained.name).side
     top1, top5 = accuracy(trained.name, trained.module, folder, side, config.batch_size, ranks)
     count = len(folder.samples)
@@ -145,6 +147,7 @@ def super_resolution_result(config: EvalConfig, trained: TrainedModel, ranks: Ra
     smallest = -(-(2 * measure.shave + MIN_MEASURED_SIDE) // scale) * scale
     # Each image is used once, by one rank, so caching would not help.
     photos = ranks.all_or_fail(lambda: [pairs.lazy_photo(pair, scale, smallest) for pair in chosen.pairs])
+    require_same_images(ranks, f"--data {config.data}", pairs.names_and_sizes(photos))
     found = score_photos(trained.module, photos, scale, measure, ranks, config.memory_gb * 1e9, config.self_ensemble)
     return EvalResult(
         model=trained.name,

@@ -26,6 +26,7 @@ from hvscale.trainer.data.classes import (
 )
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.tasks.workload import named_data, require_same_images
 
 # Mean and standard deviation of ImageNet's pixels in 0..1, as torchvision's weights expect.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -62,6 +63,8 @@ class Classification:
         else:
             self.training, self.validation = ranks.all_or_fail(lambda: class_folders(config.data, config.val_data))
             training = self.training
+            validation_names = [f"validation/{name}" for name in self.validation.names] if self.validation else []
+            require_same_images(ranks, named_data(config), [*training.names, *validation_names])
             ranks.all_or_fail(lambda: require_images_of_classes(training, config.data))
             self.classes = len(training.classes)
             samples = len(training.samples)

@@ -14,11 +14,12 @@ from hvscale.trainer.config import BUNDLED, PUBLIC_EPOCH_BATCHES, SYNTHETIC, Tra
 from hvscale.trainer.data import pairs
 from hvscale.trainer.data.cache import CACHE_OPTIONS, DecodedCache, LazyImage, default_folder
 from hvscale.trainer.data.crops import Crops
-from hvscale.trainer.data.pairs import MIN_LR_SIDE, Photo
+from hvscale.trainer.data.pairs import MIN_LR_SIDE, Photo, names_and_sizes
 from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, parse_range, select_numbers, split
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
+from hvscale.trainer.tasks.workload import named_data, require_same_images
 
 
 class SuperResolution:
@@ -44,6 +45,7 @@ class SuperResolution:
             self.validation_title = validation.title
             self.training = open_photos(training, config, min_side, ranks)
             self.validation = open_photos(validation, config, config.scale * MIN_LR_SIDE, ranks)
+            require_same_images(ranks, named_data(config), names_and_sizes([*self.training, *self.validation]))
         self.crops = Crops(self.training, config.scale, config.patch_size, config.seed)
         self.needs_prefetch = any(isinstance(photo.hr, LazyImage) for photo in self.training)
 
