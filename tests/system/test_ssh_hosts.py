@@ -206,3 +206,22 @@ def test_a_run_folder_that_a_host_cannot_see_is_an_error(hvscale: Run, ssh: SshH
         subprocess.run(["umount", hidden], check=True)
     assert done.returncode == 2
     assert f"host alpha does not see {hidden}/job: use --run with a folder that all hosts share" in done.stderr
+
+
+def test_gloo_on_a_host_with_an_ipv6_address_is_an_error(hvscale: Run, tmp_path: Path) -> None:
+    """The program takes ssh's place: it runs the command here, as a server at ::1 would."""
+    local = tmp_path / "ssh"
+    local.write_text(
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\n'
+        'export SSH_CONNECTION="::1 40000 ::1 22"\nexec /bin/sh -c "$*"\n'
+    )
+    local.chmod(0o755)
+    job = ("--mpi", "gloo", "--hosts", "one", "--run", "job")
+    done = hvscale("launch", *job, "--", "true", HVSCALE_SSH=str(local))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "hvscale: --mpi gloo: one answers at the IPv6 address ::1, and Horovod's rendezvous uses IPv4"
+    )
+    assert "HVSCALE_SSH='ssh -4'" in line
+    assert run_json(tmp_path / "job")["state"] == "failed"

@@ -39,6 +39,7 @@ class Gloo(Flavour):
 
         from hvscale.launch.flavours._gloo_rendezvous import rendezvous
 
+        check_addresses(job)
         nodes = {node.name: node for node in job.nodes.nodes}
         slots = get_host_assignments(parse_hosts(job.nodes.hosts), job.np)
         with rendezvous(job, slots) as variables, open_new(job.run / "logs" / "launcher.log") as log:
@@ -57,6 +58,16 @@ class Gloo(Flavour):
                 for slot in slots
                 for node in [nodes[slot.hostname]]
             ]
+
+
+def check_addresses(job: Job) -> None:
+    """Raises RequestError if a node is reached by IPv6, which Horovod's server does not serve."""
+    for node in job.nodes.nodes:
+        if ":" in node.address:
+            raise RequestError(
+                f"--mpi gloo: {node.name} answers at the IPv6 address {node.address}, and Horovod's rendezvous uses IPv4: "
+                "set HVSCALE_SSH='ssh -4', or name the hosts by their IPv4 addresses"
+            )
 
 
 def slot_variables(slot: object) -> dict[str, str]:
