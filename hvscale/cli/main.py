@@ -141,6 +141,16 @@ def open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
+def set_home() -> None:
+    """Set HOME to this user's folder, or to / for a user without one, if it is not set.
+
+    Services start programs without HOME, and Open MPI's programs do not run without it.
+    """
+    if "HOME" not in os.environ:
+        home = os.path.expanduser("~")  # noqa: PTH111 - Path.expanduser raises for an unknown user
+        os.environ["HOME"] = home if home != "~" else "/"
+
+
 def discard_output(*streams: int) -> None:
     """Let what is still printed to these file descriptors vanish."""
     for number in streams:
@@ -182,6 +192,7 @@ def main() -> None:
     # Like stderr: bytes of a name that are not UTF-8 are shown as \\udcNN.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    set_home()
     repeat_lost_interrupts()
     try:
         status = run_command()

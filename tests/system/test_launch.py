@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -479,3 +480,13 @@ def test_a_rank_s_log_has_no_colours(hvscale: Run, tmp_path: Path) -> None:
     log = (tmp_path / "job/logs/rank-00000.log").read_text()
     assert log.startswith("hvscale: ")
     assert "\x1b" not in log
+
+
+def test_a_job_without_home_gets_the_users_folder(tmp_path: Path) -> None:
+    """Open MPI's programs do not run without HOME, which services do not set."""
+    variables = {name: value for name, value in os.environ.items() if name != "HOME"}
+    program = str(Path(sys.prefix) / "bin" / "hvscale")
+    command = [program, "launch", "--run", "job", "--", "sh", "-c", 'echo "home $HOME"']
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"home {pwd.getpwuid(os.getuid()).pw_dir}" in done.stdout
