@@ -33,13 +33,13 @@ class FolderInUseError(RequestError):
 class FolderLock:
     """A lock on a folder, until `close` or the end of this process."""
 
-    def __init__(self, path: Path) -> None:
-        """Create the folder if needed and lock it.
+    def __init__(self, path: Path, option: str = "--run") -> None:
+        """Create the folder if needed and lock it. `option`: the one that names it, for errors.
 
         Raises FolderInUseError if another process has locked it, RequestError if it is another
         user's, OSError if it is not writable.
         """
-        self.path = path
+        self.path, self.option = path, option
         self.made = make_folder(path)
         if not self.made:
             check_own(path)
@@ -55,7 +55,7 @@ class FolderLock:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise in_use(self.path, stream) from error
+                    raise in_use(self.path, stream, self.option) from error
                 stream.close()
                 time.sleep(0.02)
                 continue
@@ -96,11 +96,11 @@ def check_unlocked(path: Path) -> None:
             raise in_use(path, stream) from error
 
 
-def in_use(path: Path, lock: IO[bytes]) -> FolderInUseError:
+def in_use(path: Path, lock: IO[bytes], option: str = "--run") -> FolderInUseError:
     """The error that names the owner of a locked folder; `lock` is its open lock file."""
     host, _, pid = lock.read(LONGEST_OWNER).decode(errors="replace").strip().partition(" ")
     owner = f"process {pid} on {host}" if pid else "another process"
-    return FolderInUseError(f"{path} is in use by {owner}: choose another folder with --run, or wait until it ends")
+    return FolderInUseError(f"{path} is in use by {owner}: choose another folder with {option}, or wait until it ends")
 
 
 def is_abandoned(path: Path) -> bool:

@@ -13,7 +13,12 @@ from hvscale.core.errors import EXIT_DONE, RequestError
 from hvscale.core.run_folder import RunFolder, cannot_write, write_atomically, write_text
 from hvscale.core.trial_protocol import TrialFolder
 from hvscale.trainer.checkpoints.hook import PeriodicCheckpoints
-from hvscale.trainer.checkpoints.resume import checkpoint_folder, checkpoint_to_resume, report_differences
+from hvscale.trainer.checkpoints.resume import (
+    checkpoint_folder,
+    checkpoint_to_resume,
+    locked_checkpoints,
+    report_differences,
+)
 from hvscale.trainer.checkpoints.store import Checkpoint, CheckpointFolder, save_tensors, seed_rank
 from hvscale.trainer.config import BUNDLED, SYNTHETIC, TrainConfig, flag
 from hvscale.trainer.hooks.skipped_steps import SkippedSteps
@@ -55,6 +60,7 @@ def train_on(config: TrainConfig, ranks: Ranks, commits: "Commits | None" = None
     job = prepare(config, ranks, commits)
     with (
         Loggers(config, ranks) as loggers,
+        locked_checkpoints(config, ranks, job.regrouped),
         training_run(config, ranks, job.reuses_run, job.regrouped) as run,
         ranks.end_if_a_rank_is_lost(),
     ):

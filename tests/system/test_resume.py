@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hvscale.core.folder_lock import FolderLock
 from hvscale.trainer.checkpoints.store import read
 from hvscale.trainer.checkpoints.trained_model import read_weights
 from tests import preloaded
@@ -112,6 +114,20 @@ def test_two_half_runs_equal_one_full_run(hvscale_warm: Run, tmp_path: Path) -> 
     assert same(tmp_path / "whole", tmp_path / "second")
     assert steps(tmp_path / "whole") == [*steps(tmp_path / "first"), *steps(tmp_path / "second")]
     assert "warning" not in done.stderr
+
+
+def test_a_checkpoint_folder_in_use_is_refused(hvscale_warm: Run, tmp_path: Path) -> None:
+    """Each training would remove the checkpoints of the other."""
+    words = (*EDSR, "--data", "synthetic", "--steps", 8, "--checkpoint-dir", "kept", "--resume", "auto")
+    with closing(FolderLock(tmp_path / "kept")):
+        done = hvscale_warm(*words, "--run", "second")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("hvscale: kept is in use by process ")
+    assert line.endswith(": choose another folder with --checkpoint-dir, or wait until it ends")
+    assert not (tmp_path / "second").exists()
+    assert hvscale_warm(*words, "--run", "second").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-000000004.ckpt", "step-000000008.ckpt"]
 
 
 def two_ranks(run: str, count: int, *more: object) -> tuple[object, ...]:

@@ -1,5 +1,8 @@
-"""Finds the checkpoint to resume from."""
+"""Finds the checkpoint to resume from, and locks the folder of checkpoints."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
@@ -7,7 +10,9 @@ from torch import nn
 from hvscale import models
 from hvscale.core.errors import RequestError
 from hvscale.core.files import is_folder
+from hvscale.core.folder_lock import FolderInUseError, FolderLock
 from hvscale.core.run_folder import RunFolder
+from hvscale.core.trial_protocol import TrialFolder
 from hvscale.trainer.checkpoints.store import (
     FOLDER,
     Checkpoint,
@@ -34,6 +39,38 @@ NEUTRAL_OPTIONS = {
 
 def checkpoint_folder(config: TrainConfig, run: RunFolder) -> CheckpointFolder:
     return CheckpointFolder(config.checkpoint_dir or run.path / FOLDER, config.checkpoint_keep)
+
+
+@contextmanager
+def locked_checkpoints(config: TrainConfig, ranks: Ranks, regrouped: bool) -> Iterator[None]:
+    """Context: no other training saves checkpoints to --checkpoint-dir. Collective.
+
+    Each would remove those of the other. `regrouped`: this elastic job has used the folder before.
+    Raises RequestError, on all ranks, if another process has locked it.
+    """
+    lock = ranks.all_or_fail(lambda: lock_checkpoints(config, regrouped) if ranks.rank == 0 else None)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def lock_checkpoints(config: TrainConfig, regrouped: bool) -> FolderLock | None:
+    """The lock; None if there is no folder of its own to lock, or it cannot be locked."""
+    folder, run = config.checkpoint_dir, config.run or os.environ.get("HVSCALE_RUN")
+    if folder is None or TrialFolder.of_this_rank() is not None:
+        return None
+    if run is not None and folder.resolve() == Path(run).resolve():
+        return None  # locked as the run folder
+    try:
+        return FolderLock(folder, "--checkpoint-dir")
+    except FolderInUseError:
+        if not regrouped:  # otherwise this job's previous rank 0 may hang and still hold the lock
+            raise
+    except (RequestError, OSError):  # another user's folder, which a group may share, or not writable
+        pass
+    return None
 
 
 def checkpoint_to_resume(config: TrainConfig, ranks: Ranks, workload: Workload, model: nn.Module) -> Checkpoint | None:
