@@ -30,7 +30,7 @@ from hvscale.trainer.inference.super_resolution_evaluation import PhotoScore, sc
 from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.system.resources import share_cores
 from hvscale.trainer.tasks.classification import accuracy, refuse_photo_options
-from hvscale.trainer.tasks.workload import require_same_images
+from hvscale.trainer.tasks.same_images import require_same_images
 
 MIN_MEASURED_SIDE = 11  # pixels left after shaving: SSIM's window
 

@@ -26,7 +26,7 @@ from hvscale.trainer.data.classes import (
 )
 from hvscale.trainer.data.images import Pixels
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.tasks.workload import named_data, require_same_images
+from hvscale.trainer.tasks.same_images import named_data, require_same_images
 
 # Mean and standard deviation of ImageNet's pixels in 0..1, as torchvision's weights expect.
 MEAN_RGB, STD_RGB = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -19,7 +19,7 @@ from hvscale.trainer.data.sources import ImageSet, image_numbers, image_set, par
 from hvscale.trainer.inference.metrics import Measure, benchmark_measure, div2k_measure
 from hvscale.trainer.inference.super_resolution_evaluation import compare, mean_psnr_db, score_photos, side_by_side
 from hvscale.trainer.ranks import Ranks
-from hvscale.trainer.tasks.workload import named_data, require_same_images
+from hvscale.trainer.tasks.same_images import named_data, require_same_images
 
 
 class SuperResolution:
