@@ -33,22 +33,22 @@ class FolderInUseError(RequestError):
 class FolderLock:
     """A lock on a folder, until `close` or the end of this process."""
 
-    def __init__(self, path: Path, option: str = "--run") -> None:
+    def __init__(self, path: Path, option: str = "--run", patience_seconds: float = PATIENCE_SECONDS) -> None:
         """Create the folder if needed and lock it. `option`: the one that names it, for errors.
 
-        Raises FolderInUseError if another process has locked it, RequestError if it is another
-        user's, OSError if it is not writable.
+        Raises FolderInUseError if another process still holds the lock after `patience_seconds`,
+        RequestError if it is another user's, OSError if it is not writable.
         """
         self.path, self.option = path, option
         self.made = make_folder(path)
         if not self.made:
             check_own(path)
-        self.stream = self._locked()
+        self.stream = self._locked(patience_seconds)
         self.stream.truncate(0)
         self.stream.write(f"{socket.gethostname()} {os.getpid()}\n".encode())
 
-    def _locked(self) -> IO[bytes]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    def _locked(self, patience_seconds: float) -> IO[bytes]:
+        deadline = time.monotonic() + patience_seconds
         while True:
             stream = self._open()
             try:

@@ -28,6 +28,7 @@ from hvscale.trainer.ranks import Ranks
 from hvscale.trainer.tasks.workload import Workload
 
 AUTO = "auto"
+ENDING_SECONDS = 10.0  # that the rank 0 of a killed job may take to end
 # Options that may differ without affecting the result: locations, length of training, logging.
 NEUTRAL_OPTIONS = {
     *("run", "resume", "checkpoint_dir", "checkpoint_every", "checkpoint_keep", "commit_every", "stall_timeout"),
@@ -64,7 +65,7 @@ def lock_checkpoints(config: TrainConfig, regrouped: bool) -> FolderLock | None:
     if run is not None and folder.resolve() == Path(run).resolve():
         return None  # locked as the run folder
     try:
-        return FolderLock(folder, "--checkpoint-dir")
+        return FolderLock(folder, "--checkpoint-dir", 0 if regrouped else ENDING_SECONDS)
     except FolderInUseError:
         if not regrouped:  # otherwise this job's previous rank 0 may hang and still hold the lock
             raise
