@@ -164,6 +164,12 @@ def _step_sums(words: NDArray[np.uint64]) -> StepSums | None:
     return StepSums(*words[:-1].tolist())
 
 
+def ranks_of_job(headers: Sequence[Header]) -> int:
+    """The number of ranks that most files have; a rank may have started MPI programs on others."""
+    sizes = Counter(header.world_size for header in headers)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
 def job_numbers(headers: Sequence[Header]) -> list[int]:
     """For each process, a number that is the same on all ranks of its job.
 

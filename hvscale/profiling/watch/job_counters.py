@@ -1,8 +1,7 @@
 """The counters of all ranks of a running job, and what was counted since the last look."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.read.counters import COUNTER, operation_codes
-from hvscale.profiling.read.profile_file import STEP, Header, StepSums
+from hvscale.profiling.read.profile_file import STEP, StepSums, ranks_of_job
 from hvscale.profiling.watch.rank_file import (
     RankFile,
     Reading,
@@ -69,7 +68,7 @@ class JobCounters:
         with ThreadPoolExecutor(READERS) as pool:
             found = list(pool.map(_read, self.files.values()))
         headers = [one.reading.header for one in found if isinstance(one, _Seen)]
-        operations, size = next((one.operations for one in headers), ()), _ranks_of_job(headers)
+        operations, size = next((one.operations for one in headers), ()), ranks_of_job(headers)
         problems, new, marks = [], [np.empty(0, COUNTER)], []
         seconds: dict[int, float] = {}
         for name, one in zip(self.files, found, strict=True):
@@ -117,12 +116,6 @@ class JobCounters:
         """The files, with their last reading."""
         for name, one in self.seen.items():
             yield self.files[name], one.reading
-
-
-def _ranks_of_job(headers: Sequence[Header]) -> int:
-    """The number of ranks that most files have; a rank may have started MPI programs on others."""
-    sizes = Counter(header.world_size for header in headers)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 
 def _read(file: RankFile) -> _Seen | str:

@@ -34,6 +34,7 @@ from hvscale.profiling.read.profile_file import (
     StepSums,
     communicator_identities,
     job_numbers,
+    ranks_of_job,
 )
 from hvscale.profiling.read.ring_file import INT64_MAX
 
@@ -212,6 +213,9 @@ def _of_one_job(run: RunFolder, profiles: list[Opened], problems: _Problems) -> 
 
     Raises RequestError if no job has.
     """
+    size = ranks_of_job([profile.header for profile in profiles])
+    problems.started_by_ranks += [profile.path for profile in profiles if profile.header.world_size != size]
+    profiles = [profile for profile in profiles if profile.header.world_size == size]
     ranks_of: defaultdict[int, set[int]] = defaultdict(set)
     for profile in profiles:
         if profile.header.job is not None:
@@ -219,15 +223,11 @@ def _of_one_job(run: RunFolder, profiles: list[Opened], problems: _Problems) -> 
     if not ranks_of:
         return profiles
     main = max(ranks_of, key=lambda job: len(ranks_of[job]))
-    size = next(profile.header.world_size for profile in profiles if profile.header.job == main)
-    problems.started_by_ranks += [profile.path for profile in profiles if profile.header.world_size != size]
-    profiles = [profile for profile in profiles if profile.header.world_size == size]
     others = {job for job, ranks in ranks_of.items() if not ranks & ranks_of[main]}
     foreign = [profile for profile in profiles if profile.header.job in others]
     if not foreign:
         return profiles
-    known = {profile.header.rank for profile in profiles if profile.header.job is not None}
-    if 2 * len(ranks_of[main]) <= len(known):
+    if 2 * len(ranks_of[main]) <= len(set.union(*ranks_of.values())):
         first = next(profile for profile in profiles if profile.header.job == main)
         names = " and ".join(sorted(profile.path.name for profile in (first, foreign[0])))
         raise RequestError(
