@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -202,10 +203,25 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
 
-def test_ctrl_c_cancels_a_pending_job(tmp_path: Path) -> None:
-    """It has no launcher yet, and Slurm would refuse to signal it."""
+SLOW_SBATCH = """#!/bin/sh
+job=$({sbatch} "$@") || exit
+sleep 1
+echo "$job"
+"""
+
+
+@pytest.mark.parametrize("answers_late", [False, True])
+def test_ctrl_c_cancels_a_pending_job(tmp_path: Path, answers_late: bool) -> None:
+    """It has no launcher yet, and Slurm would refuse to signal it. sbatch may not have named it."""
+    environment = dict(os.environ)
+    if answers_late:
+        slow = tmp_path / "bin/sbatch"
+        slow.parent.mkdir()
+        slow.write_text(SLOW_SBATCH.format(sbatch=shutil.which("sbatch")))
+        slow.chmod(0o755)
+        environment["PATH"] = f"{slow.parent}:{environment['PATH']}"
     submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
-    launcher = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE)
+    launcher = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     wait_until(lambda: len(queue()) == 1, 60)
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=40)

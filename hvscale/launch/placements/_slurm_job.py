@@ -27,6 +27,7 @@ ARRAY_OPTION = re.compile(r"--ar(r(ay?)?)?([= ].*)?|-a.*")  # of sbatch, which t
 ARRAY_TASK = "SLURM_ARRAY_TASK_ID"
 POLL_SECONDS = 0.5
 CANCEL_SECONDS = 60
+SUBMIT_SECONDS = 5  # after Ctrl-C, for sbatch to name the job that it has submitted, which is then cancelled
 # What squeue prints if slurmctld does not run or does not answer; jobs continue without it.
 NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out")
 NO_ANSWER = "no answer"
@@ -144,7 +145,7 @@ def submit(text: str, run: RunFolder) -> str:
     with interrupts.interruptible(), tempfile.TemporaryFile("w+") as script:
         script.write(text)
         script.seek(0)
-        (done,) = programs.run_all([["sbatch", "--parsable"]], programs.answer_seconds(), script)
+        (done,) = programs.run_all([["sbatch", "--parsable"]], programs.answer_seconds(), script, SUBMIT_SECONDS)
     if done is None:
         raise RequestError(
             f"sbatch has not answered within {programs.answer_seconds():g} s: check with `squeue --me` whether Slurm accepted the job"

@@ -126,12 +126,16 @@ def allow_open_files(count: int) -> None:
 
 
 def run_all(
-    commands: Sequence[Sequence[str]], seconds: float, stdin: int | IO[str] = subprocess.DEVNULL
+    commands: Sequence[Sequence[str]],
+    seconds: float,
+    stdin: int | IO[str] = subprocess.DEVNULL,
+    grace_seconds: float = 0,
 ) -> list[subprocess.CompletedProcess[str] | None]:
     """Run programs at the same time; return how each ended, None for one killed after `seconds`.
 
-    An interrupted wait kills them all. Ctrl-C in the terminal does not reach them. Raises OSError
-    if one cannot be started, and as `allow_open_files`.
+    An interrupted wait kills them all, unless they end within `grace_seconds`: then it returns as
+    if it had not been interrupted. Ctrl-C in the terminal does not reach them. Raises OSError if
+    one cannot be started, and as `allow_open_files`.
     """
     allow_open_files(2 * len(commands))
     deadline = time.monotonic() + seconds
@@ -144,7 +148,16 @@ def run_all(
                 process = subprocess.Popen(words, stdin=stdin, stdout=files[0], stderr=files[1], start_new_session=True)
                 stack.callback(end_session, process)
             started.append((process, files))
-        return [ended(process, files, deadline) for process, files in started]
+        try:
+            return [ended(process, files, deadline) for process, files in started]
+        except interrupts.InterruptedWaitError:
+            if not grace_seconds:
+                raise
+            deadline = time.monotonic() + grace_seconds
+            found = [ended(process, files, deadline) for process, files in started]
+            if None in found:
+                raise
+            return found
 
 
 def ask_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str] | None]:
