@@ -175,8 +175,6 @@ def run_command() -> int | None:
         if isinstance(error.__context__, BrokenPipeError):  # Typer and rich end the process for it
             raise error.__context__ from None
         raise
-    except BrokenPipeError:
-        raise
     except OSError as error:
         status = print_os_error(error)
     except RuntimeError as error:

@@ -30,13 +30,6 @@ static void close_channel(struct channel *c)
     c->open = false;
 }
 
-static int do_not_copy(word communicator, int this_key, void *extra, void *value, void *copied, int *keep)
-{
-    (void)communicator, (void)this_key, (void)extra, (void)value, (void)copied;
-    *keep = 0;
-    return 0;
-}
-
 /* Called when the program frees a communicator, which is collective. */
 static int delete_channel(word communicator, int this_key, void *value, void *extra)
 {
@@ -61,11 +54,7 @@ static int by_number(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/*
- * MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. Channels close
- * in the order of their numbers, because on another rank threads may have created them in another
- * order.
- */
+/* In the order of their numbers, because on another rank threads may have created them in another one. */
 static int close_all_channels(word communicator, int this_key, void *value, void *extra)
 {
     (void)communicator, (void)this_key, (void)value, (void)extra;
@@ -89,10 +78,8 @@ static int close_all_channels(word communicator, int this_key, void *value, void
 bool channels_start(void (*at_end)(void))
 {
     call_at_end = at_end;
-    int end_key;
-    return mpi.comm_create_keyval(do_not_copy, delete_channel, &key, NULL) == 0 &&
-        mpi.comm_create_keyval(do_not_copy, close_all_channels, &end_key, NULL) == 0 &&
-        mpi.comm_set_attr(mpi.comm_self, end_key, NULL) == 0 && mpi.comm_dup(mpi.comm_self, &self) == 0 &&
+    return mpi.comm_create_keyval(mpi_do_not_copy, delete_channel, &key, NULL) == 0 &&
+        mpi_call_at_end(close_all_channels) && mpi.comm_dup(mpi.comm_self, &self) == 0 &&
         mpi.comm_set_errhandler(self, mpi.errors_return) == 0;
 }
 

@@ -70,13 +70,6 @@ static struct {
 } receives[1 + MAX_CHILDREN]; /* each peer leaves at most one unanswered */
 static int unanswered;
 
-static int do_not_copy(word communicator, int key, void *extra, void *value, void *copied, int *keep)
-{
-    (void)communicator, (void)key, (void)extra, (void)value, (void)copied;
-    *keep = 0;
-    return 0;
-}
-
 static int cancel_unanswered(word communicator, int key, void *value, void *extra)
 {
     (void)communicator, (void)key, (void)value, (void)extra;
@@ -87,14 +80,6 @@ static int cancel_unanswered(word communicator, int key, void *value, void *extr
         mpi.wait(&receives[unanswered].request, &status);
     }
     return 0;
-}
-
-/* MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works. */
-static void cancel_at_end(void)
-{
-    int key;
-    if (mpi.comm_create_keyval(do_not_copy, cancel_unanswered, &key, NULL) == 0)
-        mpi.comm_set_attr(mpi.comm_self, key, NULL);
 }
 
 /*
@@ -121,7 +106,7 @@ static bool receive(uint64_t message[WORDS], int from, uint64_t deadline)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
     if (unanswered++ == 0)
-        cancel_at_end();
+        mpi_call_at_end(cancel_unanswered);
     return false;
 }
 

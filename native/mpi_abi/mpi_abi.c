@@ -265,3 +265,17 @@ bool mpi_abi_load(fn_ptr entry)
     dlclose(library);
     return complete;
 }
+
+int mpi_do_not_copy(word communicator, int key, void *extra, void *value, void *copied, int *keep)
+{
+    (void)communicator, (void)key, (void)extra, (void)value, (void)copied;
+    *keep = 0;
+    return 0;
+}
+
+bool mpi_call_at_end(attribute_delete_fn call)
+{
+    int key;
+    return mpi.comm_create_keyval(mpi_do_not_copy, call, &key, NULL) == 0 &&
+        mpi.comm_set_attr(mpi.comm_self, key, NULL) == 0;
+}

@@ -90,6 +90,15 @@ fn_ptr mpi_find_replacement(const char *name);
  */
 fn_ptr require_fn(fn_ptr found, const char *name);
 
+/* For attributes that a duplicated communicator does not get. */
+int mpi_do_not_copy(word communicator, int key, void *extra, void *value, void *copied, int *keep);
+
+/*
+ * Lets MPI_Finalize begin with `call`, while MPI still works: it deletes the attributes of
+ * MPI_COMM_SELF first. False if MPI refuses.
+ */
+bool mpi_call_at_end(attribute_delete_fn call);
+
 /*
  * Converts dlsym's result to a function. ISO C has no such cast, but POSIX allows a bitwise copy.
  */

@@ -41,8 +41,12 @@ HANG_SECONDS = 120.0
 FAILED = 3  # exit status of a rank whose change failed or hung
 HANG_VARIABLE = "HVSCALE_AUTOTUNE_TIMEOUT"
 PROCESS_SET = "process_set"  # argument of Horovod's operations
-# Those that say nothing about the job's messages.
-OTHER_OPERATIONS = ("allgather_async", "grouped_allgather_async", "alltoall_async", "reducescatter_async", "barrier")
+# Of horovod.torch, which its synchronous ones call; older releases lack some.
+OPERATIONS = (
+    *("allreduce_async", "allreduce_async_", "grouped_allreduce_async", "grouped_allreduce_async_"),
+    *("broadcast_async", "broadcast_async_", "allgather_async", "grouped_allgather_async", "alltoall_async"),
+    *("reducescatter_async", "grouped_reducescatter_async", "barrier"),
+)
 AGENTS: "list[Agent]" = []  # of this process: at most one
 
 
@@ -533,10 +537,10 @@ def attach(horovod: ModuleType, text: str) -> None:
     AGENTS.append(agent)
     for operation, note in (("allreduce", agent.enqueue), ("broadcast", agent.enqueue_broadcast)):
         for name in (f"{operation}_async_", f"{operation}_async"):
-            setattr(horovod, name, _noted(getattr(horovod, name), agent, note, grouped=False))
+            setattr(horovod, name, _noted(getattr(horovod, name), note, grouped=False))
     for name in ("grouped_allreduce_async_", "grouped_allreduce_async"):
-        setattr(horovod, name, _noted(getattr(horovod, name), agent, agent.enqueue, grouped=True))
-    for name in vars(horovod).keys() & set(OTHER_OPERATIONS):  # older releases lack some
+        setattr(horovod, name, _noted(getattr(horovod, name), agent.enqueue, grouped=True))
+    for name in vars(horovod).keys() & set(OPERATIONS):
         setattr(horovod, name, _with_thread_noted(getattr(horovod, name), agent))
     for name in ("init", "shutdown", "join", "synchronize"):
         setattr(horovod, name, getattr(agent, name))
@@ -559,9 +563,7 @@ def _with_thread_noted(function: Callable[..., Any], agent: Agent) -> Callable[.
     return call
 
 
-def _noted(
-    function: Callable[..., int], agent: Agent, note: Callable[[Any], None], grouped: bool
-) -> Callable[..., int]:
+def _noted(function: Callable[..., int], note: Callable[[Any], None], grouped: bool) -> Callable[..., int]:
     """Wrap an operation, whose first argument is its tensor or tensors.
 
     Only operations of all ranks are noted: other process sets may step at different times.
@@ -571,7 +573,6 @@ def _noted(
 
     @wraps(function)
     def enqueue(*args: Any, **kwargs: Any) -> int:
-        agent.note_thread()
         process_set = args[position] if len(args) > position else kwargs.get(PROCESS_SET)
         if getattr(process_set, "process_set_id", 0) == 0:
             first = args[0] if args else kwargs[parameters[0]]
