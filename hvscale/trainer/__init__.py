@@ -4,6 +4,7 @@ All code here runs inside a rank.
 """
 
 import os
+import signal
 
 from hvscale.core.memory import keep_freed_memory
 from hvscale.trainer.config import TrainConfig
@@ -16,8 +17,10 @@ __all__ = ["TrainConfig", "TrainResult", "demo_config", "train"]
 def train(config: TrainConfig) -> TrainResult:
     """Train on the ranks that a launcher started; in an elastic job, on the ranks present.
 
-    Raises as `hvscale.trainer.training.train_on` does.
+    SIGUSR1, which asks a rank to save and stop, waits for the first step, and stays blocked after
+    the last one. Raises as `hvscale.trainer.training.train_on` does.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     keep_freed_memory()
     # Imported here: torch takes seconds, and the command line needs only the configuration.
     if os.environ.get("HOROVOD_ELASTIC") == "1":

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from hvscale.trainer.checkpoints.store import read
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
@@ -94,6 +95,27 @@ class Net(nn.Module):
 def net(num_classes=5):
     return Net(num_classes)
 """
+# Writes `building` or `evaluating` and waits for `after_building` or `after_evaluating` there.
+WAITS = """
+import time
+from pathlib import Path
+from torch import nn
+
+def wait(name):
+    Path(name).touch()
+    while not Path(f"after_{name}").exists():
+        time.sleep(0.01)
+
+class Net(nn.Linear):
+    def forward(self, images):
+        if not self.training:
+            wait("evaluating")
+        return super().forward(images.mean((2, 3)))
+
+def net(num_classes=5):
+    wait("building")
+    return Net(3, num_classes)
+"""
 CLASSIFIER = (
     *("train", "broken:net", "--data", "synthetic", "--num-classes", 5, "--image-size", 8, "--batch-size", 4),
     *("--precision", "fp32", "--memory-format", "contiguous", "--threads", 1, "--checkpoint-every", 2),
@@ -162,6 +184,32 @@ def test_a_signal_saves_a_checkpoint_and_exits_with_75(tmp_path: Path, number: i
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
     last_step = steps(tmp_path / "stopped")[-1][0]
     assert (tmp_path / f"stopped/checkpoints/step-{last_step:09d}.ckpt").is_file()
+
+
+def test_sigusr1_waits_for_the_first_step_and_does_not_end_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    for folder in ("train/red", "train/blue", "val/red", "val/blue"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8), Path(folder).name).save(tmp_path / "images" / folder / f"{number}.png")
+    options = (*CLASSIFIER[CLASSIFIER.index("--image-size") :], "--steps", 2, "--checkpoint-dir", "kept")
+    train = ("train", "waits:net", "--data", "images", *options, "--resume", "auto")
+
+    def signalled_at(place: str) -> tuple[int, str]:
+        with start(tmp_path, *train) as process:
+            try:
+                wait_until((tmp_path / place).exists, 60)
+                process.send_signal(signal.SIGUSR1)
+                (tmp_path / f"after_{place}").touch()
+                output, _ = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        return process.returncode, output
+
+    status, output = signalled_at("building")
+    assert (status, "after step 1; resume" in output) == (75, True), output
+    status, output = signalled_at("evaluating")
+    assert (status, "model.pt" in output) == (0, True), output
 
 
 def test_all_ranks_stop_when_one_or_the_launcher_is_signalled_and_resume(hvscale: Run, tmp_path: Path) -> None:

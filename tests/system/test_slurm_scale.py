@@ -73,21 +73,21 @@ def test_32_tasks_are_recorded_on_four_nodes(tmp_path: Path, mpi: str) -> None:
 
 def test_each_task_of_an_array_has_its_own_run(hvscale: Run, tmp_path: Path) -> None:
     command = ("--", "sh", "-c", "echo task $SLURM_ARRAY_TASK_ID")
-    options = ("-np", 2, "--mpi", "gloo", "--sbatch-option=--array=3,7", "--run", "my runs")
+    options = ("-np", 2, "--mpi", "gloo", "--sbatch-option=--array=3,7", "--run", "my 100%a runs")
     submitted = hvscale("launch", *options, "--submit", *command)
     assert (submitted.returncode, submitted.stderr.count("\n")) == (2, 1), submitted.stderr
     assert "write its job script with --sbatch FILE" in submitted.stderr
     written = hvscale("launch", *options, "--sbatch", "job.sh", *command)
     assert written.returncode == 0, written.stderr
-    assert f"{tmp_path}/my runs/task-ID" in written.stdout
+    assert f"{tmp_path}/my 100%a runs/task-ID" in written.stdout
     done = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     for task in (3, 7):
-        run = tmp_path / "my runs" / f"task-{task}"
+        run = tmp_path / "my 100%a runs" / f"task-{task}"
         assert run_json(run)["state"] == "finished"
         assert {log.read_text() for log in run.glob("logs/rank-*.log")} == {f"task {task}\n"}
-        assert "run folder" in (tmp_path / f"my runs/logs/slurm-{task}.log").read_text()
-    listed = json.loads(hvscale("runs", "my runs", "--json").stdout)["entries"]
+        assert "run folder" in (tmp_path / f"my 100%a runs/logs/slurm-{task}.log").read_text()
+    listed = json.loads(hvscale("runs", "my 100%a runs", "--json").stdout)["entries"]
     assert {entry["name"]: entry["placement"] for entry in listed} == {"task-3": "slurm", "task-7": "slurm"}
     again = hvscale("launch", *options, "--sbatch", "job.sh", *command)
     assert again.returncode == 2

@@ -54,9 +54,10 @@ def script_text(
 
     `words` lack the run folder, which each task of an array has for itself.
     """
-    log, folder = run / "logs" / "slurm.log", shlex.quote(str(run))
+    logs = str(run / "logs").replace("%", "%%")  # sbatch replaces %j and the like
+    log, folder = f"{logs}/slurm.log", shlex.quote(str(run))
     if array:
-        log, folder = run / "logs" / "slurm-%a.log", f'{shlex.quote(str(run / "task"))}-"${ARRAY_TASK}"'
+        log, folder = f"{logs}/slurm-%a.log", f'{shlex.quote(str(run / "task"))}-"${ARRAY_TASK}"'
     sbatch_options = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in [*sbatch_options, f"--output={log}", "--open-mode=append"]]
     program = shlex.join([str(Path(sys.prefix) / "bin" / "hvscale"), words[0]])

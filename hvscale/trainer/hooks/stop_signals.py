@@ -13,15 +13,20 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # schedulers send them before t
 
 
 class StopSignals(Hook):
-    """SIGTERM and SIGUSR1 set `trainer.stop_requested` instead of ending the process."""
+    """While training, SIGTERM and SIGUSR1 set `trainer.stop_requested` instead of ending the process.
+
+    `hvscale.trainer.train` blocks SIGUSR1 until then, so that an earlier one is handled now.
+    """
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
         self.previous: dict[signal.Signals, Any] = {
             number: signal.signal(number, self._request_stop) for number in STOP_SIGNALS
         }
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 
     def on_end(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it would end the evaluation
         for number, handler in self.previous.items():
             signal.signal(number, handler)
 
