@@ -61,6 +61,20 @@ def memory_bytes() -> int:
         return 1024 * int(next(lines).split()[1])
 
 
+def cache_bytes() -> tuple[int, int] | None:
+    """The bytes of a core's second-level cache, and of its share of the third; None if unknown."""
+    of_level = {}
+    try:
+        for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*"):
+            level, size, cores = ((cache / name).read_text() for name in ("level", "size", "shared_cpu_map"))
+            of_level[int(level)] = (
+                1024 * int(size.strip().removesuffix("K")) // int(cores.replace(",", ""), 16).bit_count()
+            )
+        return of_level[2], of_level[3]
+    except (OSError, ValueError, ZeroDivisionError, KeyError):  # some virtual machines do not tell
+        return None
+
+
 def nvidia_smi(query: str) -> list[str]:
     """The values of a query to nvidia-smi, one for each GPU; empty without it or an answer."""
     tool = shutil.which("nvidia-smi")
@@ -169,4 +183,5 @@ def describe_host() -> Host:
         memory_bytes=memory_bytes(),
         gpus=gpus(),
         scheduling=scheduling(),
+        cache_bytes=cache_bytes(),
     )

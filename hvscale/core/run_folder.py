@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, JsonValue
+from pydantic import AwareDatetime, BaseModel, JsonValue, PositiveInt
 
 from hvscale.core.documents import VersionedDocument, other_version, parse_json, to_json
 from hvscale.core.errors import HvscaleError, RequestError, SavedError
@@ -148,6 +148,7 @@ class Host(BaseModel):
     """The machine a run was started on.
 
     `scheduling`: how the kernel shares cores between ranks; "round-robin" under `chrt --rr`.
+    `cache_bytes`: of a core's second-level cache, and its share of the third; None if unknown.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Host(BaseModel):
     memory_bytes: int
     gpus: list[str] = []
     scheduling: Scheduling = "default"
+    cache_bytes: tuple[PositiveInt, PositiveInt] | None = None
 
 
 class RankDevices(BaseModel):

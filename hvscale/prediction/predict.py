@@ -430,6 +430,7 @@ def predicted_row(
     step = float(simulation.step.mean())
     # The jobs scatter around their mean, and the model's error around each of them.
     low, high = (float(limit) for limit in np.quantile(drawn * noise, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+    low, high = min(low, step), max(high, step)  # documented networks are only drawn slower
     compute = job.compute_seconds
     exposed = float((simulation.step - simulation.compute).mean())
     slowest = float((simulation.compute + simulation.slowest_rank).mean()) - compute - slowed_seconds

@@ -36,3 +36,13 @@ def test_a_tool_that_answers_nothing_shows_no_gpu(
         assert host.gpu_topology() == ""
     finally:
         host.gpus.cache_clear()
+
+
+def test_the_caches_of_a_core_are_those_that_the_c_library_knows_or_a_share_of_them() -> None:
+    found = host.cache_bytes()
+    asked = (["getconf", f"LEVEL{level}_CACHE_SIZE"] for level in (2, 3))
+    sizes = [int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout) for ask in asked]
+    if found is None or 0 in sizes:
+        pytest.skip("this machine does not tell the sizes of its caches")
+    assert [whole % own for whole, own in zip(sizes, found, strict=True)] == [0, 0]
+    assert found[0] <= sizes[0]

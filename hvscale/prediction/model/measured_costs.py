@@ -14,8 +14,8 @@ crowding = max(1, ranks per core). The cores share out the work of copying; a me
 than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
 large messages in fragments, which wait in the same way. What a core's ranks copy in turn leaves its
 caches where they are many or the message is large, and copying then takes longer. The work of the
-cores and the link's time overlap in part: norm(a, b) = (a ** 2.5 + b ** 2.5) ** (1 / 2.5) lies
-between the longer of them and their sum. Links are limited by a token bucket, which lets pass at
+cores and the link's time overlap in part: norm(a, b) = sqrt(a ** 2 + b ** 2) lies between the
+longer of them and their sum. Links are limited by a token bucket, which lets pass at
 once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size of
 the all-reduce.
 """
@@ -39,15 +39,15 @@ Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
-# The exponent of the norm: 1 is one after the other, and infinity side by side. It and the next two
-# were chosen like the priors below.
-OVERLAP = 2.5
+# These two were chosen like the priors below.
 SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another rank gets the core
 # A first send takes so many times as long as the formula's copies of as many bytes.
 FIRST_SEND = 1.5
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
+# So weak that it matters only where no message shows the link's rate.
+LINK_DEVIATION = 100
 # Messages of a step are slow or fast together: a run of 20 steps counts as 20 independent ones.
 INDEPENDENT = 20
 EXPONENT_LIMIT = 2.5
@@ -93,11 +93,12 @@ WITHIN_A_NODE = Prior(1.4, 1.4, within_a_node=True)
 # Ranks that get a core one after the other have turns that are all the same, but more of them begin
 # an agreement at more different moments. Chosen like the priors.
 ROUND_ROBIN_EXPONENT, ROUND_ROBIN_AGREEMENTS, ROUND_ROBIN_DEVIATION = 1.0, 1.4, 0.06
-# Bytes of a core's second-level cache and of its share of the third, on an AMD EPYC with two cores.
-CACHES = 1 << 20, 1 << 24
-# A copy in memory takes this many times as long as one in the second-level cache. Chosen like the
-# priors.
-OUTSIDE_CACHES = 3.0
+# Of a core's second-level cache and of its share of the third, where the runs do not tell: those of
+# an AMD EPYC with two cores.
+CACHE_BYTES = 1 << 20, 1 << 24
+# A copy outside the caches takes so many times as long as one within them: the logarithm, with its
+# standard deviation. On four machines with two cores, 3 fitted one, and 1 to 2 the others.
+OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 
 
 class SentPerRank(NamedTuple):
@@ -142,11 +143,11 @@ ALGORITHMS: Mapping[str, Callable[[int], SentPerRank]] = {
 }
 
 
-def outside_caches(sizes: Floats) -> Floats:
-    """How many times as long copying takes where a core's ranks copy so many bytes in turn."""
-    first, last = np.log(CACHES)
-    outside: Floats = np.clip((np.log(np.maximum(sizes, 1)) - first) / (last - first), 0, 1)
-    return OUTSIDE_CACHES**outside
+def share_outside(sizes: Floats, cache_bytes: tuple[int, int]) -> Floats:
+    """How far the bytes that a core's ranks copy in turn are outside its caches, from 0 to 1."""
+    first, last = np.log(cache_bytes)
+    share: Floats = np.clip((np.log(np.maximum(sizes, 1)) - first) / max(last - first, 1e-9), 0, 1)
+    return share
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,9 @@ class Formula:
     seconds_per_byte: Floats | float
     crowding_exponent: Floats | float
     within_a_node: bool = False
+    outside_caches: Floats | float = 1.0
+    """How many times as long a copy within a node takes outside the caches."""
+    cache_bytes: tuple[int, int] = CACHE_BYTES
 
     def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
@@ -170,9 +174,10 @@ class Formula:
         waiting = np.power(crowding, self.crowding_exponent)
         start = self.start_seconds * path.messages * waiting
         copy = self.copy_seconds_per_byte * path.bytes * sizes
-        copy = copy * (waiting * outside_caches(crowding * sizes) if self.within_a_node else crowding)
+        outside = self.outside_caches ** share_outside(crowding * sizes, self.cache_bytes)
+        copy = copy * (waiting * outside if self.within_a_node else crowding)
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = (on_link**OVERLAP + (start + copy) ** OVERLAP) ** (1 / OVERLAP)
+        found: Floats = np.hypot(on_link, start + copy)
         return found
 
 
@@ -182,7 +187,7 @@ class MeasuredCosts:
 
     formula: Formula
     covariance: Floats
-    """(4, 4): of the formula's parameters, see `_formula`."""
+    """(5, 5): of the formula's parameters, see `_formula`."""
     agreement_start_seconds: float
     agreement_exponent: float
     factors: Factors
@@ -209,7 +214,7 @@ class MeasuredCosts:
     def perturbed(self, chains: int, seed: int = 3) -> "MeasuredCosts":
         """Parameters drawn from the fit's posterior: (chains,) each."""
         generator = np.random.default_rng(seed)
-        drawn = generator.multivariate_normal(np.zeros(4), self.covariance, size=chains).T
+        drawn = generator.multivariate_normal(np.zeros(5), self.covariance, size=chains).T
         old = self.formula
         formula = Formula(
             old.algorithm,
@@ -218,6 +223,8 @@ class MeasuredCosts:
             old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
             np.maximum(old.crowding_exponent + drawn[3], 0),
             old.within_a_node,
+            np.maximum(old.outside_caches * np.exp(drawn[4]), 1),
+            old.cache_bytes,
         )
         return replace(self, formula=formula, error_of_larger=LARGER_ERROR * generator.standard_normal(chains))
 
@@ -378,11 +385,15 @@ class FittedFormula(NamedTuple):
     error: float
 
 
-def _formula(algorithm: str, parameters: Floats, seconds_per_byte: float, within_a_node: bool) -> Formula:
-    """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding."""
-    start, copy, share, exponent = parameters
-    link = seconds_per_byte * float(share)
-    return Formula(algorithm, float(np.exp(start)), float(np.exp(copy)), link, float(exponent), within_a_node)
+def _formula(
+    algorithm: str, parameters: Floats, seconds_per_byte: float, within_a_node: bool, cache_bytes: tuple[int, int]
+) -> Formula:
+    """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding, ln outside
+    the caches.
+    """
+    start, copy, outside = np.exp(parameters[[0, 1, 4]]).tolist()
+    share, exponent = parameters[2:4].tolist()
+    return Formula(algorithm, start, copy, seconds_per_byte * share, exponent, within_a_node, outside, cache_bytes)
 
 
 def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:
@@ -394,15 +405,19 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     if factors:
         logs = [log - np.log(factor(factors, run.bytes)) for log, run in zip(logs, runs, strict=True)]
 
+    cache_bytes = next((run.cache_bytes for run in runs if run.cache_bytes is not None), CACHE_BYTES)
+
     # The prior counts as much as one run.
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
     def errors(parameters: Floats) -> Floats:
-        formula = _formula(algorithm, parameters, rate, prior.within_a_node)
+        formula = _formula(algorithm, parameters, rate, prior.within_a_node, cache_bytes)
         return np.concatenate(
             [
                 weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
                 weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
+                weight_of_prior * (parameters[2] - HEADERS) / LINK_DEVIATION,
+                weight_of_prior * (parameters[4] - OUTSIDE_CACHES) / OUTSIDE_CACHES_DEVIATION,
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -410,15 +425,15 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
             ]
         )
 
-    limits = ([-18, -30, 1.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT])
-    first = np.array([-9, prior.copy, HEADERS, prior.messages])
+    limits = ([-18, -30, 1.0, 0.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT, 2.0])
+    first = np.array([-9, prior.copy, HEADERS, prior.messages, OUTSIDE_CACHES])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    data = slice(2 * len(weight_of_prior), None)
+    data = slice(4 * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
-        1 / np.array([*MAX_DEVIATION, prior.deviation]) ** 2
+        1 / np.array([*MAX_DEVIATION, prior.deviation, OUTSIDE_CACHES_DEVIATION]) ** 2
     )
-    formula = _formula(algorithm, best.x, rate, prior.within_a_node)
+    formula = _formula(algorithm, best.x, rate, prior.within_a_node, cache_bytes)
     # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
     for run, free, log in zip(runs, left, logs, strict=True):

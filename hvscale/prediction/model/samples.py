@@ -73,6 +73,8 @@ class Samples:
     """Ranks that share a core got it one after the other."""
     from_benchmark: bool = False
     """Calls one after the other, in which ranks never sleep."""
+    cache_bytes: tuple[int, int] | None = None
+    """Of a core's second-level cache, and its share of the third; None if unknown."""
 
     @property
     def cores(self) -> int:
@@ -276,6 +278,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "library": record.measured_library.name,
         "algorithm": asked_algorithm(record),
         "round_robin": record.host.scheduling == "round-robin",
+        "cache_bytes": record.host.cache_bytes,
     }
 
 

@@ -13,7 +13,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # schedulers send them before t
 
 
 class StopSignals(Hook):
-    """While training, SIGTERM and SIGUSR1 set `trainer.stop_requested` instead of ending the process.
+    """While training, SIGTERM and SIGUSR1 set `trainer.stop_requested`, and do not end the process.
 
     `hvscale.trainer.train` blocks SIGUSR1 until then, so that an earlier one is handled now.
     """

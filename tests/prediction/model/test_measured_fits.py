@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hvscale.core.errors import RequestError
 from hvscale.prediction.model.costs import Burst
 from hvscale.prediction.model.measured_costs import (
+    CACHE_BYTES,
     Formula,
     Handling,
     MeasuredCosts,
@@ -86,7 +87,7 @@ def test_a_law_on_other_links_counts_the_link_as_copying() -> None:
 
 
 def test_within_a_node_copies_wait_as_messages_do() -> None:
-    law = Formula("ring", 5e-6, COPY, 0.0, 1.4, within_a_node=True)
+    law = Formula("ring", 5e-6, COPY, 0.0, 1.4, within_a_node=True, outside_caches=1.5)
     runs = [by_law(law, 4, nodes=1, ranks_per_core=2.0), by_law(law, 8, nodes=1, ranks_per_core=4.0)]
     costs = fit_costs(runs, 2, "ring")
     assert costs.formula.start_seconds == pytest.approx(5e-6, rel=1e-3)
@@ -95,6 +96,19 @@ def test_within_a_node_copies_wait_as_messages_do() -> None:
     assert costs.formula.within_a_node
     # One run between nodes, and copies no longer wait.
     assert not fit_costs([*runs, waiting(2)], 2, "ring").formula.within_a_node
+
+
+def test_messages_show_how_much_longer_copies_take_outside_the_machines_caches() -> None:
+    """Fifty runs outweigh the prior."""
+    law = Formula("ring", 5e-6, COPY, 0.0, 1.0, within_a_node=True, outside_caches=3.0, cache_bytes=(1 << 16, 1 << 22))
+    runs = [by_law(law, 4, nodes=1, ranks_per_core=2.0, cache_bytes=law.cache_bytes, round_robin=True)] * 50
+    found = fit_costs(runs, 2, "ring").formula
+    assert found.cache_bytes == law.cache_bytes
+    assert found.outside_caches == pytest.approx(3, rel=0.1)
+    large = np.array([1e9])
+    assert found.seconds(large, 16, 8) == pytest.approx(law.seconds(large, 16, 8), rel=0.1)
+    unknown = [replace(run, cache_bytes=None) for run in runs]
+    assert fit_costs(unknown, 2, "ring").formula.cache_bytes == CACHE_BYTES
 
 
 @pytest.mark.parametrize(("idle", "free"), [(0.0, 0), (0.01, 125_000), (1.0, 256 * 1024)])
@@ -197,9 +211,11 @@ def test_one_size_of_messages_leaves_the_link_and_the_copies_to_the_prior() -> N
 
 
 def test_what_messages_do_not_determine_keeps_the_spread_of_the_prior() -> None:
-    """Deviations of 0.3, 0.1 and 0.25 for copies, link and exponent; none is left for the start."""
+    """Deviations of 0.3, 0.1, 0.25 and 0.5 for copies, link, exponent and caches; none is left for
+    the start.
+    """
     spread = np.sqrt(np.diag(fit_costs([waiting(bytes_per_second=RATE)], None).covariance))
-    assert spread == pytest.approx([0, 0.3, 0.1, 0.25], abs=1e-3)
+    assert spread == pytest.approx([0, 0.3, 0.1, 0.25, 0.5], abs=1e-3)
     round_robin = fit_costs([waiting(round_robin=True)], None)
     assert np.sqrt(round_robin.covariance[3, 3]) == pytest.approx(0.06, abs=1e-3)
 

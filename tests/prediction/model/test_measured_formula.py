@@ -17,12 +17,13 @@ FORMULA = Formula(
     copy_seconds_per_byte=4e-9,
     seconds_per_byte=1e-8,
     crowding_exponent=2.0,
+    outside_caches=3.0,
 )
 MB = np.array([1e6])
 # Four ranks on two cores.
 COSTS = MeasuredCosts(
     formula=FORMULA,
-    covariance=np.zeros((4, 4)),
+    covariance=np.zeros((5, 5)),
     agreement_start_seconds=1e-3,
     agreement_exponent=2.0,
     factors=((1e4, 1.0), (1e8, 3.0)),
@@ -37,7 +38,7 @@ COSTS = MeasuredCosts(
 
 def overlapped(link: float, cores: float) -> float:
     """The seconds of what a link and the cores do side by side in part."""
-    return float((link**2.5 + cores**2.5) ** 0.4)
+    return float(np.hypot(link, cores))
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,12 @@ def test_runs_without_a_limited_link_do_not_show_another_link() -> None:
         replace(COSTS, burst=None).with_link(1e9)
 
 
-@pytest.mark.parametrize("parameter", range(4))
+@pytest.mark.parametrize("parameter", range(5))
 def test_each_parameter_is_drawn_with_its_own_spread(parameter: int) -> None:
-    """The first two by their logarithms, the link's time as a share, the exponent as it is."""
-    covariance = np.zeros((4, 4))
+    """The first two and the last by their logarithms, the link's time as a share, the exponent as
+    it is.
+    """
+    covariance = np.zeros((5, 5))
     covariance[parameter, parameter] = 0.01
     drawn = replace(COSTS, covariance=covariance).perturbed(4000).formula
     columns = [
@@ -157,6 +160,7 @@ def test_each_parameter_is_drawn_with_its_own_spread(parameter: int) -> None:
         np.log(np.array(drawn.copy_seconds_per_byte) / 4e-9),
         np.array(drawn.seconds_per_byte) / 1e-8 - 1,
         np.array(drawn.crowding_exponent) - 2,
+        np.log(np.array(drawn.outside_caches) / 3),
     ]
     for number, column in enumerate(columns):
         assert column.shape == (4000,)
@@ -166,22 +170,23 @@ def test_each_parameter_is_drawn_with_its_own_spread(parameter: int) -> None:
 
 def test_parameters_that_depend_on_each_other_are_drawn_together() -> None:
     """All correlations are 0.5."""
-    covariance = 0.005 * (np.ones((4, 4)) + np.eye(4))
+    covariance = 0.005 * (np.ones((5, 5)) + np.eye(5))
     drawn = replace(COSTS, covariance=covariance).perturbed(4000).formula
-    columns = [drawn.start_seconds, drawn.copy_seconds_per_byte, drawn.seconds_per_byte, drawn.crowding_exponent]
-    parameters = np.array(columns)
-    parameters[:3] = np.log(parameters[:3])
-    found = np.corrcoef(parameters)
-    assert found == pytest.approx((np.ones((4, 4)) + np.eye(4)) / 2, abs=0.05)
+    positive = drawn.start_seconds, drawn.copy_seconds_per_byte, drawn.seconds_per_byte, drawn.outside_caches
+    found = np.corrcoef([*map(np.log, positive), drawn.crowding_exponent])
+    assert found == pytest.approx((np.ones((5, 5)) + np.eye(5)) / 2, abs=0.05)
 
 
 def test_drawn_parameters_stay_possible() -> None:
-    """A link is at most twice as fast as measured, and crowding never makes messages faster."""
-    covariance = np.diag([0.0, 0.0, 4.0, 4.0])
+    """A link is at most twice as fast as measured, and neither crowding nor leaving the caches ever
+    makes messages faster.
+    """
+    covariance = np.diag([0.0, 0.0, 4.0, 4.0, 4.0])
     formula = replace(FORMULA, within_a_node=True)
     drawn = replace(COSTS, covariance=covariance, formula=formula).perturbed(1000)
     assert np.min(drawn.formula.seconds_per_byte) == pytest.approx(0.5e-8)
     assert np.min(drawn.formula.crowding_exponent) == 0
+    assert np.min(drawn.formula.outside_caches) == 1
     assert drawn.formula.algorithm == "ring"
     assert drawn.formula.within_a_node
     of_cores = 0.024 + 0.024 * 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
@@ -190,7 +195,7 @@ def test_drawn_parameters_stay_possible() -> None:
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
-    costs = replace(COSTS, covariance=np.eye(4) / 100)
+    costs = replace(COSTS, covariance=np.eye(5) / 100)
     first, again, other = (np.array(costs.perturbed(5, seed).formula.start_seconds) for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).all()
