@@ -149,7 +149,7 @@ class Trainer:
                 group["weight_decay"] = self.config.weight_decay  # the option may have changed
         if self.ranks.rank < len(state.random):
             restore_random_state(state.random[self.ranks.rank], self.device)
-        else:  # a rank more, or an elastic job's commit: the ranks have changed
+        else:  # a new rank, or an elastic job's commit: the ranks have changed
             seed_rank(self.config.seed, self.ranks.rank, state.step)
         if state.scaler:
             self.update.scaler.load_state_dict(state.scaler)

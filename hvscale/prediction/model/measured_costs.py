@@ -97,7 +97,8 @@ ROUND_ROBIN_EXPONENT, ROUND_ROBIN_AGREEMENTS, ROUND_ROBIN_DEVIATION = 1.0, 1.4, 
 # an AMD EPYC with two cores.
 CACHE_BYTES = 1 << 20, 1 << 24
 # A copy outside the caches takes so many times as long as one within them: the logarithm, with its
-# standard deviation. On four machines with two cores, 3 fitted one, and 1 to 2 the others.
+# standard deviation. Of four machines with two cores, 3 fitted one, and the others' steps were
+# predicted well without it.
 OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 
 
@@ -145,7 +146,7 @@ ALGORITHMS: Mapping[str, Callable[[int], SentPerRank]] = {
 
 def share_outside(sizes: Floats, cache_bytes: tuple[int, int]) -> Floats:
     """How far the bytes that a core's ranks copy in turn are outside its caches, from 0 to 1."""
-    first, last = np.log(cache_bytes)
+    first, last = np.log(cache_bytes)  # a core's share of the third may be the smaller one
     share: Floats = np.clip((np.log(np.maximum(sizes, 1)) - first) / max(last - first, 1e-9), 0, 1)
     return share
 
@@ -410,14 +411,18 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     # The prior counts as much as one run.
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
+    priors = (  # of a parameter: its mean and deviation
+        (1, prior.copy, prior.copy_deviation),
+        (2, HEADERS, LINK_DEVIATION),
+        (3, prior.messages, prior.deviation),
+        (4, OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION),
+    )
+
     def errors(parameters: Floats) -> Floats:
         formula = _formula(algorithm, parameters, rate, prior.within_a_node, cache_bytes)
         return np.concatenate(
             [
-                weight_of_prior * (parameters[3] - prior.messages) / prior.deviation,
-                weight_of_prior * (parameters[1] - prior.copy) / prior.copy_deviation,
-                weight_of_prior * (parameters[2] - HEADERS) / LINK_DEVIATION,
-                weight_of_prior * (parameters[4] - OUTSIDE_CACHES) / OUTSIDE_CACHES_DEVIATION,
+                *(weight_of_prior * (parameters[number] - mean) / deviation for number, mean, deviation in priors),
                 *(
                     (np.log(formula.seconds(run.bytes, run.np, run.ranks_per_core, free)) - log) * weight
                     for run, free, log, weight in zip(runs, left, logs, weights, strict=True)
@@ -428,7 +433,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     limits = ([-18, -30, 1.0, 0.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT, 2.0])
     first = np.array([-9, prior.copy, HEADERS, prior.messages, OUTSIDE_CACHES])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
-    data = slice(4 * len(weight_of_prior), None)
+    data = slice(len(priors) * len(weight_of_prior), None)
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
         1 / np.array([*MAX_DEVIATION, prior.deviation, OUTSIDE_CACHES_DEVIATION]) ** 2
