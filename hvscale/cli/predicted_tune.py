@@ -62,6 +62,7 @@ def tune_for_size(
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=show,
         last=f"folder: {study.path}",
+        page="plot",
     )
     print_message(f"settings: {study.path / SETTINGS}")
 

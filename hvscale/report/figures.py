@@ -1,10 +1,13 @@
 """The house style of all figures: colours, axes, legends and error bars."""
 
-from collections.abc import Sequence
+import html
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
 
 import plotly.graph_objects as go
+
+from hvscale.core.statistics import Estimate
 
 # Okabe and Ito's palette, which is safe for colour-blind readers. Grey is for what is not data.
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
@@ -65,6 +68,37 @@ def error_bars(colour: str, above: Sequence[float], below: Sequence[float] | Non
     """Plotly's error bars. `above`, `below`: their lengths; `below` is by default the same."""
     bars = {"type": "data", "array": list(above), "color": colour, "thickness": 1.2}
     return bars if below is None else {**bars, "symmetric": False, "arrayminus": list(below)}
+
+
+def interval_points(
+    name: str,
+    estimates: Mapping[str, Estimate],
+    colour: str,
+    is_shown: Callable[[float, float], bool],
+    number_format: str,
+) -> go.Scatter:
+    """A point for each row of a figure, with its interval as error bars.
+
+    `estimates`: by the row's label. `is_shown`: whether an interval, of a lower and an upper limit,
+    is narrow enough for the axis. `number_format`: of the text under the mouse, such as .4g.
+    """
+    above, below = [], []
+    for one in estimates.values():
+        low, high = one.low, one.high
+        if low is None or high is None or not is_shown(low, high):
+            low = high = one.mean
+        above.append(high - one.mean)
+        below.append(one.mean - low)
+    return go.Scatter(
+        name=name,
+        x=[one.mean for one in estimates.values()],
+        y=[html.escape(label) for label in estimates],
+        mode="markers",
+        orientation="h",
+        marker={"color": colour, "size": 10},
+        error_x=error_bars(colour, above, below),
+        hovertemplate=f"%{{y}}, {name}: %{{x:{number_format}}}<extra></extra>",
+    )
 
 
 def decade_ticks(low: float, high: float, many: float) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from hvscale.studies.comparison.placements import (
     PlacementComparison,
     overhead_sentence,
     placement_study,
-    placements_table,
 )
 from hvscale.studies.comparison.study import RepeatedRun
+from hvscale.studies.comparison.summary import summary_table
 
 STUDENT_T_2_DEGREES = 4.302652729911275  # the 95 % confidence interval
 
@@ -85,7 +85,7 @@ def test_a_failed_baseline_leaves_the_other_rows() -> None:
     made = document("throughput", [None], [5])
     (row,) = made.rows
     assert (row.placement, row.throughput, row.overhead_percent, row.verdict) == ("docker:node", 5, None, None)
-    assert placements_table(made).table().row_count == 1
+    assert summary_table(made).table().row_count == 1
 
 
 @pytest.mark.parametrize(

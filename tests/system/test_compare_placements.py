@@ -116,6 +116,10 @@ def test_placements_are_interleaved_and_a_failed_run_is_retried_on_resume(
     # On a busy machine the two may not differ.
     assert re.search("netns-repeat-2: (communication takes|no difference in communication)", by_metric.stdout)
 
+    html = (folder / "compare-placements.html").read_text()
+    assert "overhead: time over host&#39;s, round by round" in html
+    assert re.search("netns-repeat-2: (communication takes|no difference in communication)", html)
+
     other = hvscale(*command[:-1], "100mbit", "--", "python", script)
     assert other.returncode == 2
     assert "its launch differs" in other.stderr.splitlines()[-1]

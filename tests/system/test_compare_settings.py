@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from hvscale.launch.mpi.horovod_build import library_in
 from tests.conftest import Run, requested_env, requested_knobs, run_json
@@ -21,7 +22,9 @@ print("images/s:", 20 / (time.monotonic() - began))
 """
 
 
-def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_settings_are_interleaved_and_compared(
+    hvscale: Run, program: Callable[[str], Path], open_page: Callable[..., Page], tmp_path: Path
+) -> None:
     done = hvscale(
         *("compare-settings", "mpi,mpi-opt", "-np", "2", "--run", "compared", "--repeat", "2", "--json"),
         *("--metric", "images/s: (?P<per_rank>[0-9.]+)", "--", "python", program(PROGRAM)),
@@ -54,6 +57,17 @@ def test_settings_are_interleaved_and_compared(hvscale: Run, program: Callable[[
         str(folder / "mpi-opt-repeat-2"),
     )
     assert any(row["operation"] == "allreduce" and row["calls_before"] > 0 for row in profile["rows"])
+
+    assert f"plot: {folder}/compare-settings.html" in done.stderr
+    page = open_page(folder / "compare-settings.html", width=390)
+    starts, means = (page.locator("#results .scatterlayer .trace").nth(trace) for trace in (0, 1))
+    expect(starts.locator(".points path")).to_have_count(4)
+    expect(means.locator(".points path")).to_have_count(2)
+    expect(page.locator("#change .points path")).to_have_count(1)
+    expect(page.locator("#messages-0 .barlayer .bars")).to_have_count(2)
+    knobs = page.locator("tr", has_text="cuda_ipc").locator("td").all_inner_texts()
+    assert [text.strip() for text in knobs] == ["cuda_ipc", "off", "on"]
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
     files = {path: path.read_bytes() for path in folder.glob("compare-settings.*")}
     again = hvscale(

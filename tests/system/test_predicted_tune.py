@@ -3,10 +3,12 @@
 import hashlib
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from tests.conftest import Run, run_hvscale, write_program
 from tests.system.test_replay import PROGRAM
@@ -25,7 +27,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "recorded"
 
 
-def test_candidates_are_proven_by_replay(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+def test_candidates_are_proven_by_replay(
+    hvscale: Run, recorded: Path, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
     for name, settings in {"default": (), "ring": ("--set", "allreduce_algorithm=ring")}.items():
         done = hvscale("profile", "-np", 2, *settings, "--run", name, "--", "hvscale", "replay", recorded)
         assert done.returncode == 0, done.stderr
@@ -51,6 +55,13 @@ def test_candidates_are_proven_by_replay(hvscale: Run, recorded: Path, tmp_path:
             assert asked == [f"{knob}={text}" for knob, text in row["settings"].items()]
         assert row["replayed_step_seconds"] == pytest.approx(geometric_mean(means))
         assert row["predicted_step_seconds_low"] < row["predicted_step_seconds"] < row["predicted_step_seconds_high"]
+    assert f"plot: {tmp_path}/tuned/predicted-tune.html" in done.stderr
+    page = open_page(tmp_path / "tuned/predicted-tune.html")
+    for trace in range(2):
+        points = page.locator("#gains .scatterlayer .trace").nth(trace).locator(".points path")
+        expect(points).to_have_count(len(document["rows"]) - 1)
+    expect(page.locator("#search .points path")).to_have_count(len(document["points"]))
+    assert document["verdict"] in page.inner_text("header")
     file = tmp_path / "tuned/settings.toml"
     (chosen,) = [row for row in document["rows"] if row["name"] == document["choice"]]
     assert tomllib.loads(file.read_text())["set"] == chosen["settings"]

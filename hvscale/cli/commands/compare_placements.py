@@ -37,19 +37,15 @@ def compare_placements(
     Example: `hvscale compare-placements host,docker:node,docker:rank -np 4 --repeat 5 --
     ./any_mpi_program`
     """
-    from hvscale.studies.comparison.placements import (
-        PlacementComparison,
-        overhead_sentence,
-        placement_study,
-        placements_table,
-    )
+    from hvscale.studies.comparison.placements import PlacementComparison, placement_study
+    from hvscale.studies.comparison.summary import summary_table
     from hvscale.studies.run_report.compare_tables import comparison_table
 
     def show(document: PlacementComparison) -> None:
-        tables = [placements_table(document).table(), *map(comparison_table, document.profiles)]
+        tables = [summary_table(document).table(), *map(comparison_table, document.profiles)]
         results().print(*tables, sep="\n\n")
-        for profile in document.profiles:
-            results().print(overhead_sentence(profile), soft_wrap=True)
+        for sentence in document.sentences():
+            results().print(sentence, soft_wrap=True)
 
     names = [name.strip() for name in placements.split(",")]
     options = launch_options(context)
@@ -61,4 +57,5 @@ def compare_placements(
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=show,
         last=f"folder: {study.path}",
+        page="plot",
     )

@@ -39,11 +39,12 @@ def compare_settings(
     train.py`
     """
     from hvscale.comm_tuning.knobs.named_settings import label, options_by_name
-    from hvscale.studies.comparison.settings import SettingsComparison, settings_study, settings_table
+    from hvscale.studies.comparison.settings import SettingsComparison, settings_study
+    from hvscale.studies.comparison.summary import summary_table
     from hvscale.studies.run_report.compare_tables import comparison_table
 
     def show(document: SettingsComparison) -> None:
-        tables = [settings_table(document).table(), *map(comparison_table, document.profiles)]
+        tables = [summary_table(document).table(), *map(comparison_table, document.profiles)]
         results().print(*tables, sep="\n\n")
 
     jobs = options_by_name(settings.split(","), command, launch_options(context))
@@ -55,4 +56,5 @@ def compare_settings(
         write_csv=lambda document, path: write_csv(path, document.rows),
         show=show,
         last=f"folder: {study.path}",
+        page="plot",
     )

@@ -210,6 +210,11 @@ class ReplayProof(ComparisonStudy[PredictedTune]):
         self.document.tabulate()
         self.document.decide(self.whole_rounds())
 
+    def html(self) -> str:
+        from hvscale.prediction.tuning.page import page
+
+        return page(self.document)
+
     def whole_rounds(self) -> int:
         """The rounds in which all variants but the failed ones were measured; 0 if the recorded
         settings failed.

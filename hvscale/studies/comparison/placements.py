@@ -1,7 +1,7 @@
 """Compares a command in several placements: the overhead of each over the first one."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -12,8 +12,7 @@ from hvscale.launch import placements
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.report.tables import TableModel
-from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy, summary_cells, summary_table
+from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow, SummaryStudy
 
 
 class PlacementRow(BaseModel):
@@ -37,8 +36,11 @@ class PlacementRow(BaseModel):
     verdict: str | None
 
 
-class PlacementComparison(ComparisonDocument):
+class PlacementComparison(SummaryDocument):
     """compare-placements.json, which `hvscale compare-placements --json` prints."""
+
+    variant: ClassVar[str] = "placement"
+    change: ClassVar[str] = "overhead"
 
     schema_: Literal["hvscale/compare-placements/2"] = "hvscale/compare-placements/2"
     rows: list[PlacementRow] = Field(default_factory=list)
@@ -65,6 +67,25 @@ class PlacementComparison(ComparisonDocument):
             return ratio(self.measured(self.baseline, "throughput"), self.measured(name, "throughput"))
         return ratio(self.measured(name, "seconds"), self.measured(self.baseline, "seconds"))
 
+    def summary(self) -> list[SummaryRow]:
+        measure = self.measured_by or "throughput"
+        return [
+            SummaryRow(
+                row.placement,
+                row.runs,
+                from_columns(row, measure),
+                from_columns(row, "overhead_percent"),
+                row.verdict,
+            )
+            for row in self.rows
+        ]
+
+    def change_note(self) -> str:
+        return f"overhead: time over {self.baseline}'s, round by round"
+
+    def sentences(self) -> list[str]:
+        return [overhead_sentence(profile) for profile in self.profiles]
+
 
 def placement_study(
     names: list[str],
@@ -74,7 +95,7 @@ def placement_study(
     metric: str | None,
     bins: str,
     options: LaunchOptions,
-) -> ComparisonStudy[PlacementComparison]:
+) -> SummaryStudy[PlacementComparison]:
     """The study of `command` in each of the placements.
 
     The placement options in `options` go to every placement that supports them. Raises RequestError
@@ -85,7 +106,7 @@ def placement_study(
             f"{','.join(names)}: name two placements or more, each once, of {', '.join(placements.names())}"
         )
     options_by_name, warnings = options_of_each(names, options.placement, options.np)
-    study = ComparisonStudy(
+    study = SummaryStudy(
         "compare-placements",
         PlacementComparison,
         {name: options.replace(placement=placement) for name, placement in options_by_name.items()},
@@ -136,22 +157,6 @@ def options_of_each(
     for one in by_name.values():
         placements.get(one, np)
     return by_name, warnings
-
-
-def placements_table(document: PlacementComparison) -> TableModel:
-    measure = document.measured_by or "throughput"
-    rows = [
-        summary_cells(
-            row.placement,
-            row.runs,
-            from_columns(row, measure),
-            from_columns(row, "overhead_percent"),
-            row.verdict,
-        )
-        for row in document.rows
-    ]
-    note = f"overhead: time over {document.baseline}'s, round by round"
-    return summary_table(document, "placement", "overhead %", note, rows)
 
 
 def from_columns(row: PlacementRow, name: str) -> Estimate | None:

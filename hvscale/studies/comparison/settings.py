@@ -1,20 +1,15 @@
 """Compares a command under several named settings: throughput, and gain over the first ones."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
 from hvscale.core.statistics import Estimate, estimate, ratio
 from hvscale.launch.options import LaunchOptions
 from hvscale.report.tables import TableModel
-from hvscale.studies.comparison.study import (
-    ComparisonDocument,
-    ComparisonStudy,
-    MeasuredBy,
-    summary_cells,
-    summary_table,
-)
+from hvscale.studies.comparison.study import MeasuredBy
+from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow, SummaryStudy
 
 
 class SettingsRow(BaseModel):
@@ -32,8 +27,11 @@ class SettingsRow(BaseModel):
     gain: Estimate | None
 
 
-class SettingsComparison(ComparisonDocument):
+class SettingsComparison(SummaryDocument):
     """compare-settings.json, which `hvscale compare-settings --json` prints."""
+
+    variant: ClassVar[str] = "settings"
+    change: ClassVar[str] = "gain"
 
     schema_: Literal["hvscale/compare-settings/2"] = "hvscale/compare-settings/2"
     measured_by: MeasuredBy | None = "throughput"
@@ -55,6 +53,30 @@ class SettingsComparison(ComparisonDocument):
             gain=ratio(throughputs, baseline) if name != self.baseline else None,
         )
 
+    def summary(self) -> list[SummaryRow]:
+        return [
+            SummaryRow(
+                row.settings,
+                len(row.runs),
+                row.throughput,
+                row.gain.change_percent() if row.gain is not None else None,
+                row.gain.verdict("faster", "slower") if row.gain is not None else None,
+            )
+            for row in self.rows
+        ]
+
+    def change_note(self) -> str:
+        return f"gain: throughput over {self.baseline}'s, round by round"
+
+    def details(self) -> list[TableModel]:
+        """The knobs, with their value in each of the settings."""
+        knobs = dict.fromkeys(name for row in self.rows for name in row.knobs)
+        if not knobs:
+            return []
+        values = [[name, *(row.knobs.get(name, "-") for row in self.rows)] for name in knobs]
+        columns = ["knob", *(row.settings for row in self.rows)]
+        return [TableModel(title="Knobs", columns=columns, groups={"": values}, caption=["-: the default"])]
+
 
 def settings_study(
     jobs: Mapping[str, LaunchOptions],
@@ -64,13 +86,13 @@ def settings_study(
     metric: str | None,
     bins: str,
     folder_name: Callable[[str], str],
-) -> ComparisonStudy[SettingsComparison]:
+) -> SummaryStudy[SettingsComparison]:
     """The study of `command` under the settings whose launch options `jobs` holds by name.
 
     `folder_name` turns such a name into that of its run folders. Raises RequestError for an invalid
     request; starts nothing.
     """
-    return ComparisonStudy(
+    return SummaryStudy(
         "compare-settings",
         SettingsComparison,
         jobs,
@@ -80,18 +102,3 @@ def settings_study(
         bins=bins,
         folder_name=folder_name,
     )
-
-
-def settings_table(document: SettingsComparison) -> TableModel:
-    rows = [
-        summary_cells(
-            row.settings,
-            len(row.runs),
-            row.throughput,
-            row.gain.change_percent() if row.gain is not None else None,
-            row.gain.verdict("faster", "slower") if row.gain is not None else None,
-        )
-        for row in document.rows
-    ]
-    note = f"gain: throughput over {document.baseline}'s, round by round"
-    return summary_table(document, "settings", "gain %", note, rows)

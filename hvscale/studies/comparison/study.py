@@ -3,19 +3,15 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder, default_run_path
-from hvscale.core.statistics import Estimate
-from hvscale.core.units import human_interval, human_number, signed_percent, signed_percent_interval
 from hvscale.launch.options import NO_HOOKS, LaunchHooks, LaunchOptions
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.compare import Comparison, compare
-from hvscale.report.tables import TableModel
 from hvscale.studies.document import InterleavedDocument
 from hvscale.studies.interleaved import InterleavedStudy, ProgressReporter
 from hvscale.studies.profiled_launch import profiled_launch
@@ -184,42 +180,3 @@ class ComparisonStudy(InterleavedStudy[Document, str, RepeatedRun]):
                     self.document.profiles.append(compare(before, after, self.bins))
                 except (RequestError, UntrustedError) as error:
                     self.warn(f"the profiles of {baseline} and {name} cannot be compared: {error}")
-
-
-def summary_table(
-    document: ComparisonDocument, variant: str, change: str, change_note: str, rows: list[list[str]]
-) -> TableModel:
-    """A row for each variant, as `summary_cells` makes them.
-
-    `variant` and `change`: headings of the variants' names and of the change against the baseline.
-    """
-    by_seconds = document.measured_by == "seconds"
-    return TableModel(
-        title=f"{Path(document.folder).name}: np {document.np}",
-        columns=[variant, "runs", document.unit or "throughput", "interval", change, "interval", ""],
-        groups={"": rows},
-        caption=[
-            "seconds: from the last rank's start to the last rank's end" if by_seconds else "throughput: of all ranks",
-            change_note,
-            f"intervals: {document.confidence:.0%}, over fresh starts",
-        ],
-    )
-
-
-def summary_cells(
-    name: str, runs: int, measured: Estimate | None, change_percent: Estimate | None, verdict: str | None
-) -> list[str]:
-    """`change_percent` and `verdict`: against the baseline, None for the baseline itself."""
-    change = interval = ""
-    if change_percent is not None:
-        change = signed_percent(change_percent.mean)
-        interval = signed_percent_interval(change_percent.low, change_percent.high)
-    return [
-        name,
-        str(runs),
-        human_number(measured.mean if measured is not None else None, 4),
-        human_interval(measured.low, measured.high, 4) if measured is not None else "-",
-        change,
-        interval,
-        "unknown: one round" if verdict == "unknown" else verdict or "",
-    ]
