@@ -2,22 +2,24 @@
 
 An all-reduce takes
 
-    norm((bytes - burst) / rate, start * messages * crowding ** exponent + copy * bytes * crowding)
+    norm((bytes - burst) / rate, start * messages * waiting + copy * bytes * crowding)
 
 over links, and within a node
 
-    (start * messages + copy * bytes * outside_caches) * crowding ** exponent
+    start * messages * waiting + copy * bytes * outside_caches * crowding ** exponent
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
-Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), and
-crowding = max(1, ranks per core). The cores share out the work of copying; a message waits longer
-than that, because the ranks that poll meanwhile take their turns on the cores. Shared memory passes
-large messages in fragments, which wait in the same way. What a core's ranks copy in turn leaves its
-caches where they are many or the message is large, and copying then takes longer. The work of the
-cores and the link's time overlap in part: norm(a, b) = sqrt(a ** 2 + b ** 2) lies between the
-longer of them and their sum. Links are limited by a token bucket, which lets pass at
-once what it could have sent meanwhile. What the formula leaves is kept as a factor by the size of
-the all-reduce.
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
+crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
+of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
+on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
+one turn. Shared memory passes large messages in fragments, which wait in the same way. What a
+core's ranks copy in turn leaves its caches where they are many or a single send is large, and
+copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
+(a ** p + b ** p) ** (1 / p) lies between the longer of them and their sum. They overlap more in a
+ring, where each rank sends while it receives another part. Links are limited by a token bucket,
+which lets pass at once what it could have sent meanwhile. What the formula leaves is kept as a
+factor by the size of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,21 +102,27 @@ CACHE_BYTES = 1 << 20, 1 << 24
 # standard deviation. Of four machines with two cores, 3 fitted one, and the others' steps were
 # predicted well without it.
 OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
+# p of the norm, with and without `passes_on`, and how much of the exponent of crowding a message
+# waits with it. Chosen like the priors.
+NORM_PASSING_ON, NORM = 2.0, 1.5
+WAITING_PASSING_ON = 0.75
 
 
 class SentPerRank(NamedTuple):
     """What a rank sends one after the other: `bytes` of all messages per byte of the result.
 
-    `first`: of the first message alone.
+    `first`: of the first message alone. `passes_on`: whether ranks receive one part while they send
+    another.
     """
 
     messages: float
     bytes: float
     first: float
+    passes_on: bool = False
 
 
 def ring(np_: int) -> SentPerRank:
-    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_)
+    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_, passes_on=True)
 
 
 def halving_and_doubling(np_: int) -> SentPerRank:
@@ -172,13 +180,18 @@ class Formula:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
-        waiting = np.power(crowding, self.crowding_exponent)
-        start = self.start_seconds * path.messages * waiting
+        share = WAITING_PASSING_ON if path.passes_on else 1.0
+        start = self.start_seconds * path.messages * np.power(crowding, share * self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes
-        outside = self.outside_caches ** share_outside(crowding * sizes, self.cache_bytes)
-        copy = copy * (waiting * outside if self.within_a_node else crowding)
+        if self.within_a_node:
+            at_once = 2 * path.first * sizes  # sent and received
+            outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
+            copy = copy * outside * np.power(crowding, self.crowding_exponent)
+        else:
+            copy = copy * crowding
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        found: Floats = np.hypot(on_link, start + copy)
+        norm = NORM_PASSING_ON if path.passes_on else NORM
+        found: Floats = (on_link**norm + (start + copy) ** norm) ** (1 / norm)
         return found
 
 

@@ -100,8 +100,8 @@ def test_one_slow_message_says_little_about_larger_ones() -> None:
 
 def test_ranks_outside_a_power_of_two_send_everything_twice_more() -> None:
     """Nine ranks: three rounds among eight of them."""
-    assert ALGORITHMS["recursive doubling"](9) == (5, 5, 1)
-    assert ALGORITHMS["halving and doubling"](9) == (8, 2 * 7 / 8 + 2, 0.5)
+    assert ALGORITHMS["recursive doubling"](9)[:3] == (5, 5, 1)
+    assert ALGORITHMS["halving and doubling"](9)[:3] == (8, 2 * 7 / 8 + 2, 0.5)
 
 
 def test_round_robin_runs_are_extrapolated_by_the_ranks_of_a_core() -> None:

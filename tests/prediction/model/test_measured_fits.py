@@ -148,7 +148,7 @@ def test_a_slow_message_among_many_hardly_matters() -> None:
 
 def test_a_slow_size_that_one_run_sends_more_often_is_not_taken_for_crowding() -> None:
     """Messages of 16 bytes take 1.8 times as long; a fit without regard to sizes finds 1.84."""
-    law = Formula("ring", 0.01, COPY, 0.0, 1.75)
+    law = Formula("halving and doubling", 0.01, COPY, 0.0, 1.75)
     runs = []
     for per_core, counts in ((1.0, (120, 40)), (2.0, (40, 120))):
         sizes = np.repeat([1.0, 16.0], counts)

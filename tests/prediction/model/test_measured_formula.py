@@ -36,9 +36,13 @@ COSTS = MeasuredCosts(
 )
 
 
-def overlapped(link: float, cores: float) -> float:
+# Six starts of 1 ms, where two ranks share a core: in a ring, three quarters of the exponent count.
+WAITING = 0.006 * 2**1.5
+
+
+def overlapped(link: float, cores: float, norm: float = 2.0) -> float:
     """The seconds of what a link and the cores do side by side in part."""
-    return float(np.hypot(link, cores))
+    return float((link**norm + cores**norm) ** (1 / norm))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,9 @@ def overlapped(link: float, cores: float) -> float:
 )
 def test_what_a_rank_sends_one_after_the_other(algorithm: str, np_: int, expected: tuple[float, ...]) -> None:
     """The messages, and their bytes and those of the first one per byte of the result."""
-    assert ALGORITHMS[algorithm](np_) == expected
+    *counts, passes_on = ALGORITHMS[algorithm](np_)
+    assert tuple(counts) == expected
+    assert passes_on == (algorithm == "ring")
 
 
 def test_ranks_with_cores_of_their_own_do_not_wait_for_each_other() -> None:
@@ -70,21 +76,31 @@ def test_ranks_with_cores_of_their_own_do_not_wait_for_each_other() -> None:
     assert on_link.seconds(MB, 4, 1, burst=1.5e6) == 0
 
 
-def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_four_times_as_long() -> None:
-    """24 ms of waiting, 12 ms of copies and 15 ms on the link."""
-    assert FORMULA.seconds(MB, 4, 2) == pytest.approx(overlapped(0.015, 0.036))
+def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_longer() -> None:
+    """12 ms of copies and 15 ms on the link."""
+    assert FORMULA.seconds(MB, 4, 2) == pytest.approx(overlapped(0.015, WAITING + 0.012))
     within_a_node = replace(FORMULA, seconds_per_byte=0.0, within_a_node=True)
-    assert within_a_node.seconds(MB / 2, 4, 2) == pytest.approx(0.024 + 0.012)
+    assert within_a_node.seconds(MB / 2, 4, 2) == pytest.approx(WAITING + 0.012)
+
+
+def test_ranks_that_exchange_halves_wait_for_whole_turns_and_overlap_less() -> None:
+    """Four starts of 1 ms, four times as long where two ranks share a core."""
+    halving = replace(FORMULA, algorithm="halving and doubling")
+    assert halving.seconds(MB, 4, 2) == pytest.approx(overlapped(0.015, 0.016 + 0.012, 1.5))
+    assert halving.seconds(MB, 4, 1) == pytest.approx(overlapped(0.015, 0.004 + 0.006, 1.5))
 
 
 def test_copies_within_a_node_take_longer_outside_the_caches_of_a_core() -> None:
-    """From 1 MiB of its ranks' messages, up to three times as long at 16 MiB; not over links."""
-    copies = replace(FORMULA, start_seconds=0.0, seconds_per_byte=0.0, crowding_exponent=1.0, within_a_node=True)
+    """From 1 MiB that its ranks send and receive at once, up to three times as long at 16 MiB."""
+    in_ring = replace(FORMULA, start_seconds=0.0, seconds_per_byte=0.0, crowding_exponent=1.0, within_a_node=True)
+    copies = replace(in_ring, algorithm="halving and doubling")
     sizes = 2.0 ** np.array([17, 18, 20, 22, 24])  # eight ranks share a core
     each = copies.seconds(sizes, 16, 8) / sizes
     assert (each / each[0]).tolist() == pytest.approx([1, 3**0.25, 3**0.75, 3, 3])
     alone = copies.seconds(sizes, 16, 1) / sizes
     assert (alone / alone[0]).tolist() == pytest.approx([1, 1, 1, 3**0.5, 3])
+    in_parts = in_ring.seconds(8 * sizes, 16, 8) / sizes  # an eighth of the message at once
+    assert (in_parts / in_parts[0]).tolist() == pytest.approx((each / each[0]).tolist())
     over_links = replace(copies, within_a_node=False).seconds(sizes, 16, 8) / sizes
     assert np.ptp(over_links) == pytest.approx(0, abs=1e-15)
 
@@ -93,9 +109,9 @@ def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and
     """The factor of 1 MB is halfway from 1 to 3. The two ranks of a core handle it for 1 ms each
     before, and a rank for 1 ms after.
     """
-    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, 0.036) + 0.003)
+    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, WAITING + 0.012) + 0.003)
     assert COSTS.message_seconds(MB, 4) == COSTS.message_seconds(MB, 4, 0.0)
-    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * 0.036 + 0.003)
+    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * (WAITING + 0.012) + 0.003)
     own_cores = replace(COSTS, cores=None)
     assert own_cores.message_seconds(MB, 4, 1e6) == pytest.approx(2 * overlapped(0.005, 0.012) + 0.002)
     assert replace(COSTS, cores=8).message_seconds(MB, 4, 1e6) == own_cores.message_seconds(MB, 4, 1e6)
@@ -182,16 +198,16 @@ def test_drawn_parameters_stay_possible() -> None:
     makes messages faster.
     """
     covariance = np.diag([0.0, 0.0, 4.0, 4.0, 4.0])
-    formula = replace(FORMULA, within_a_node=True)
+    formula = replace(FORMULA, within_a_node=True, algorithm="halving and doubling")
     drawn = replace(COSTS, covariance=covariance, formula=formula).perturbed(1000)
     assert np.min(drawn.formula.seconds_per_byte) == pytest.approx(0.5e-8)
     assert np.min(drawn.formula.crowding_exponent) == 0
     assert np.min(drawn.formula.outside_caches) == 1
-    assert drawn.formula.algorithm == "ring"
+    assert drawn.formula.algorithm == "halving and doubling"
     assert drawn.formula.within_a_node
-    of_cores = 0.024 + 0.024 * 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
+    of_cores = 0.016 + 0.024 * 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
     within = replace(drawn, formula=formula).message_seconds(MB, 4)
-    assert within == pytest.approx(2 * overlapped(0.015, of_cores) + 0.003)
+    assert within == pytest.approx(2 * overlapped(0.015, of_cores, 1.5) + 0.003)
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
