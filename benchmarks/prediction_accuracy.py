@@ -129,7 +129,7 @@ SAMPLE = [
     Cell("edsr-baseline", "100mbit", "ring", cycle_ms=1),
     Cell("edsr", SHARED_MEMORY, mpi="mpich"),
 ]
-# Measured when the model had been chosen on SAMPLE: other combinations of the same levels.
+# Measured after the model was chosen on SAMPLE: other combinations of the same levels.
 SECOND_SAMPLE = [
     Cell("edsr-baseline", "1gbit", fusion_mib=1, mpi="mpich"),
     Cell("edsr-baseline", "1gbit", fusion_mib=1, cycle_ms=1, mpi="gloo"),
