@@ -24,8 +24,8 @@ from hvscale.core.run_folder import RunFolder
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.prediction.model.job import read_job
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.prediction.tuning.document import PredictedTune
 from hvscale.prediction.tuning.search import Model, Settings, measured_costs, shared_cores
-from hvscale.prediction.tuning.study import PredictedTune
 from hvscale.studies.comparison.settings import SettingsComparison
 
 HVSCALE = Path(sys.executable).with_name("hvscale")

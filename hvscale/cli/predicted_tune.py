@@ -11,7 +11,7 @@ from hvscale.launch.options import LaunchOptions
 from hvscale.report.csv_file import write_csv
 
 if TYPE_CHECKING:
-    from hvscale.prediction.tuning.study import PredictedTune
+    from hvscale.prediction.tuning.document import PredictedTune
 
 STEPS = 30  # of each replay
 PAIRS = 5  # replays of each candidate
@@ -38,8 +38,8 @@ def tune_for_size(
     """
     from hvscale.comm_tuning.tune.job_space import fixed_settings
     from hvscale.core.run_folder import RunFolder
+    from hvscale.prediction.tuning.document import proof_table
     from hvscale.prediction.tuning.plan import PredictedTuneRequest, plan_proof
-    from hvscale.prediction.tuning.study import proof_table
 
     def show(document: "PredictedTune") -> None:
         results().print(proof_table(document).table(), answer(document), sep="\n\n", highlight=False)

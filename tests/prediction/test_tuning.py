@@ -18,6 +18,7 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.measured_costs import Formula
 from hvscale.prediction.model.samples import Samples
+from hvscale.prediction.tuning.document import RECORDED, PredictedCandidate, PredictedTune, proof_table
 from hvscale.prediction.tuning.plan import PredictedTuneRequest, plan_proof, unused, warnings
 from hvscale.prediction.tuning.search import (
     NEAR_BEST,
@@ -33,7 +34,6 @@ from hvscale.prediction.tuning.search import (
     shared_cores,
     size_text,
 )
-from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, proof_table
 from hvscale.studies.comparison.study import RepeatedRun
 from tests.prediction.model.jobs import make_job
 from tests.prediction.model.test_measured_costs import samples

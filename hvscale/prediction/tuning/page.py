@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from hvscale.core.statistics import Estimate
 from hvscale.core.units import is_narrow_change
-from hvscale.prediction.tuning.study import PredictedTune, proof_table
+from hvscale.prediction.tuning.document import PredictedTune, proof_table
 from hvscale.report.figures import BLUE, INK, ORANGE, interval_points, style, style_bars
 from hvscale.report.page import study_page
 

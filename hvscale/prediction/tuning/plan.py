@@ -11,6 +11,7 @@ from hvscale.launch.options import LaunchOptions, Resolve
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.prediction.model.job import PredictedJob, read_job
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
+from hvscale.prediction.tuning.document import RECORDED, PredictedCandidate, PredictedTune
 from hvscale.prediction.tuning.search import (
     HOROVOD_KNOBS,
     Model,
@@ -26,7 +27,7 @@ from hvscale.prediction.tuning.search import (
     search,
     shared_cores,
 )
-from hvscale.prediction.tuning.study import RECORDED, PredictedCandidate, PredictedTune, ReplayProof
+from hvscale.prediction.tuning.study import ReplayProof
 from hvscale.studies.base import digest_of
 
 MOST_CANDIDATES = 3

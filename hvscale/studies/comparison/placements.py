@@ -12,7 +12,8 @@ from hvscale.launch import placements
 from hvscale.launch.options import LaunchOptions
 from hvscale.launch.placement_options import PlacementOptions
 from hvscale.profiling.compare import Comparison, ComparisonRow
-from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow, SummaryStudy
+from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow
+from hvscale.studies.comparison.summary_study import SummaryStudy
 
 
 class PlacementRow(BaseModel):

@@ -9,7 +9,8 @@ from hvscale.core.statistics import Estimate, estimate, ratio
 from hvscale.launch.options import LaunchOptions
 from hvscale.report.tables import TableModel
 from hvscale.studies.comparison.study import MeasuredBy
-from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow, SummaryStudy
+from hvscale.studies.comparison.summary import SummaryDocument, SummaryRow
+from hvscale.studies.comparison.summary_study import SummaryStudy
 
 
 class SettingsRow(BaseModel):

@@ -2,12 +2,12 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 from hvscale.core.statistics import Estimate
 from hvscale.core.units import human_interval, human_number, signed_percent, signed_percent_interval
 from hvscale.report.tables import TableModel
-from hvscale.studies.comparison.study import ComparisonDocument, ComparisonStudy
+from hvscale.studies.comparison.study import ComparisonDocument
 
 
 class SummaryRow(NamedTuple):
@@ -46,18 +46,6 @@ class SummaryDocument(ComparisonDocument):
     def details(self) -> list[TableModel]:
         """Further tables of the page: what the variants are."""
         return []
-
-
-Document = TypeVar("Document", bound=SummaryDocument)
-
-
-class SummaryStudy(ComparisonStudy[Document]):
-    """One comparison that has a table and a page of its own."""
-
-    def html(self) -> str:
-        from hvscale.studies.comparison.page import page
-
-        return page(self.document)
 
 
 def summary_table(document: SummaryDocument) -> TableModel:
