@@ -27,9 +27,9 @@ class SummaryDocument(ComparisonDocument):
     """A comparison that has a table and a page of its own."""
 
     variant: ClassVar[str]
-    """What a variant is: heading of their names."""
+    """What is compared, as the heading of its names: settings, placement."""
     change: ClassVar[str]
-    """What a change against the baseline is."""
+    """The word for a change against the baseline: gain, overhead."""
 
     @abstractmethod
     def summary(self) -> list[SummaryRow]:
@@ -49,6 +49,7 @@ class SummaryDocument(ComparisonDocument):
 
 
 def summary_table(document: SummaryDocument) -> TableModel:
+    """A row for each variant with its throughput or seconds, and its change against the baseline."""
     by_seconds = document.measured_by == "seconds"
     return TableModel(
         title=f"{Path(document.folder).name}: np {document.np}",
