@@ -49,7 +49,7 @@ class SummaryDocument(ComparisonDocument):
 
 
 def summary_table(document: SummaryDocument) -> TableModel:
-    """A row for each variant with its throughput or seconds, and its change against the baseline."""
+    """A row for each variant: its throughput or seconds, and its change against the baseline."""
     by_seconds = document.measured_by == "seconds"
     return TableModel(
         title=f"{Path(document.folder).name}: np {document.np}",
