@@ -532,7 +532,7 @@ def test_a_hung_docker_daemon_is_a_one_line_error(hvscale: Run, docker_host: str
         )
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert f"the Docker daemon at {docker_host} has not answered within 1 s" in line
+    assert f"the Docker daemon at {docker_host} has not answered GET /version within 1 s" in line
 
 
 @pytest.mark.usefixtures("cleanup_alone", "nothing_left")
@@ -664,6 +664,34 @@ def test_a_missing_docker_image_is_a_one_line_error(hvscale: Run, docker_host: s
         subprocess.run([*docker, "tag", "kept:here", "hvscale:base"], check=True)
     assert "build it once with `hvscale image build`" in line
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("rm $(command -v tc)", "executable file not found"),
+        (r"printf '#!/bin/sh\necho no right to >&2; exit 2\n' > $(command -v tc)", "no right to"),
+    ],
+)
+def test_a_docker_image_whose_tc_fails_is_a_one_line_error(
+    hvscale: Run, docker_host: str, tmp_path: Path, change: str, why: str
+) -> None:
+    def docker(*words: str) -> None:
+        subprocess.run(["docker", "--host", docker_host, *words], check=True, capture_output=True)
+
+    docker("run", "--name", "changed", "hvscale:base", "sh", "-c", change)
+    try:
+        docker("commit", "changed", "changed:image")
+        before = machine_state(docker_host, tmp_path)
+        words = ("--placement", "docker:rank", "--link", "1gbit", "--image", "changed:image", "--run", "job")
+        line = error_line(hvscale, *words, DOCKER_HOST=docker_host)
+        assert machine_state(docker_host, tmp_path) == before
+    finally:
+        docker("rm", "changed")
+    docker("rmi", "changed:image")
+    assert line.startswith("hvscale: --link 1gbit: ")
+    assert why in line
+    assert line.endswith("; the image must contain tc (package iproute2)")
 
 
 @pytest.mark.usefixtures("cleanup_alone")

@@ -68,7 +68,7 @@ def connection() -> Iterator[Any]:
     except requests.exceptions.ConnectionError as error:
         raise RequestError(f"the Docker daemon at {address()} closed the connection: check its log") from error
     except requests.exceptions.Timeout as error:
-        raise RequestError(timeout_message()) from error
+        raise RequestError(timeout_message(request_name(error))) from error
     finally:
         with_daemon.close()
 
@@ -105,6 +105,19 @@ def create_tracked(create: Callable[[], Made]) -> Made:
     made = call.result()
     _pending.remove(call)
     return made
+
+
+def run_to_end(client: Any, **options: Any) -> tuple[int, str]:
+    """Run a container until it ends; return its exit status, and if it failed its errors.
+
+    Unlike `containers.run` it does not follow the log: Podman sometimes does not end its answer.
+    """
+    container = client.containers.create(**options)
+    container.start()
+    status = container.wait(timeout=programs.answer_seconds())["StatusCode"]
+    printed = container.logs(stdout=False, stderr=True).decode(errors="replace").strip() if status else ""
+    remove_container(container)
+    return status, printed
 
 
 def remove_all(client: Any, label: RunLabel, problems: list[str], remove: Callable[[], object]) -> None:
@@ -167,11 +180,17 @@ def remove_container(container: Any) -> None:
             container.wait(condition="removed", timeout=REMOVAL_SECONDS)
 
 
-def timeout_message() -> str:
+def timeout_message(request: str) -> str:
     return (
-        f"the Docker daemon at {address()} has not answered within {programs.answer_seconds():g} s: check its log, "
-        f"or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
+        f"the Docker daemon at {address()} has not answered {request} within {programs.answer_seconds():g} s: "
+        f"check its log, or allow more time with {programs.ANSWER_VARIABLE}=SECONDS"
     )
+
+
+def request_name(error: Exception) -> str:
+    """The method and path of the request that failed, as in `POST /v1.41/containers/ID/start`."""
+    request = getattr(error, "request", None)
+    return f"{request.method} {request.path_url.partition('?')[0]}" if request else "a request"
 
 
 def connection_error(error: Exception) -> str:
@@ -180,7 +199,7 @@ def connection_error(error: Exception) -> str:
     if "Permission denied" in str(error):
         return f"{address()} is not accessible to this user: join the group docker (`usermod -aG docker NAME`), then log in again"
     if isinstance(error.__cause__, requests.exceptions.Timeout):
-        return timeout_message()
+        return timeout_message(request_name(error.__cause__))
     return (
         f"the Docker daemon does not answer at {address()}: start it (`systemctl start docker`, or `dockerd` as root), "
         "or set DOCKER_HOST to its address"

@@ -215,7 +215,7 @@ def probe_containers(containers: list[Any]) -> list[dict[str, Any]]:
 
 def read_probe(result: "subprocess.CompletedProcess[str] | None") -> dict[str, Any]:
     if result is None:
-        raise RequestError(engine.timeout_message())
+        raise RequestError(engine.timeout_message("`docker exec`"))
     if result.returncode:
         message = (result.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RequestError(
@@ -255,22 +255,23 @@ def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) 
     import docker
 
     try:
-        engine.create_tracked(
-            lambda: client.containers.run(
-                image.id,
-                shaping_command(node.interface, rate),
+        status, printed = engine.create_tracked(
+            lambda: engine.run_to_end(
+                client,
+                image=image.id,
+                command=shaping_command(node.interface, rate),
                 entrypoint=[],
                 network_mode=f"container:{node.name}",
                 cap_add=["NET_ADMIN"],
                 labels=label.labels,
-                remove=True,
             )
         )
-    except docker.errors.ContainerError as error:
-        message = (error.stderr or b"").decode(errors="replace").strip()
+    except docker.errors.APIError as error:  # such as: there is no tc
+        status, printed = 1, error.explanation
+    if status:
         raise RequestError(
-            f"--link {rate}: {message or error}; the image must contain tc (package iproute2)"
-        ) from error
+            f"--link {rate}: {printed or f'tc ended with status {status}'}; the image must contain tc (package iproute2)"
+        )
 
 
 def lost_containers(client: Any, containers: list[Any]) -> dict[str, str]:
