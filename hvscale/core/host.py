@@ -75,6 +75,14 @@ def cache_bytes() -> tuple[int, int] | None:
         return None
 
 
+def tcp_congestion_control() -> str | None:
+    """How the kernel's TCP finds the rate of a connection; None if it does not tell."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return None
+
+
 def nvidia_smi(query: str) -> list[str]:
     """The values of a query to nvidia-smi, one for each GPU; empty without it or an answer."""
     tool = shutil.which("nvidia-smi")
@@ -184,4 +192,5 @@ def describe_host() -> Host:
         gpus=gpus(),
         scheduling=scheduling(),
         cache_bytes=cache_bytes(),
+        tcp_congestion_control=tcp_congestion_control(),
     )

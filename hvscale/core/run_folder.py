@@ -149,6 +149,7 @@ class Host(BaseModel):
 
     `scheduling`: how the kernel shares cores between ranks; "round-robin" under `chrt --rr`.
     `cache_bytes`: of a core's second-level cache, and its share of the third; None if unknown.
+    `tcp_congestion_control`: the kernel's default, such as bbr; None if unknown.
     """
 
     name: str
@@ -159,6 +160,7 @@ class Host(BaseModel):
     gpus: list[str] = []
     scheduling: Scheduling = "default"
     cache_bytes: tuple[PositiveInt, PositiveInt] | None = None
+    tcp_congestion_control: str | None = None
 
 
 class RankDevices(BaseModel):

@@ -1,6 +1,7 @@
 """What run.json says of the machine."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,9 @@ def test_the_caches_of_a_core_are_those_that_the_c_library_knows_or_a_share_of_t
         pytest.skip("this machine does not tell the sizes of its caches")
     assert [whole % own for whole, own in zip(sizes, found, strict=True)] == [0, 0]
     assert all(whole // own <= (os.cpu_count() or 1) for whole, own in zip(sizes, found, strict=True))
+
+
+def test_the_congestion_control_of_tcp_is_the_one_that_new_connections_have() -> None:
+    with socket.socket() as connection:
+        used = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    assert host.tcp_congestion_control() == used.split(b"\0")[0].decode()
