@@ -150,7 +150,7 @@ SECOND_SAMPLE = [
     Cell("edsr", SHARED_MEMORY, fusion_mib=16, cycle_ms=1),
     Cell("edsr-baseline", "100mbit", "ring", fusion_mib=1),
 ]
-# Drawn by chance from the 130 other combinations whose steps take seconds, after the model was
+# Drawn at random from the 130 other combinations whose steps take seconds, after the model was
 # changed with both samples known.
 THIRD_SAMPLE = [
     Cell("resnet50", SHARED_MEMORY, fusion_mib=1, mpi="gloo"),
@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
     parser.add_argument("--all-runs", action="store_true", help="fit runs of all jobs on the same network")
     options = parser.parse_args()
-    chosen = [cell for name, cells in SAMPLES.items() if options.sample in (name, "all") for cell in cells]
+    chosen = ALL if options.sample == "all" else SAMPLES[options.sample]
     cells = [cell for cell in chosen if fnmatch.fnmatch(cell.name, options.cells)]
     if not options.analyze:
         measure(cells, options)

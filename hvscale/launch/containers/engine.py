@@ -110,7 +110,8 @@ def create_tracked(create: Callable[[], Made]) -> Made:
 def run_to_end(client: Any, **options: Any) -> tuple[int, str]:
     """Run a container until it ends; return its exit status, and if it failed its errors.
 
-    Unlike `containers.run` it does not follow the log: Podman sometimes does not end its answer.
+    Unlike `containers.run` it does not follow the log, which hung with a release of Podman if the
+    container had ended (testcontainers-rs, issue 299).
     """
     container = client.containers.create(**options)
     container.start()

@@ -267,7 +267,7 @@ def shape_link(client: Any, image: Any, label: RunLabel, node: Node, rate: str) 
             )
         )
     except docker.errors.APIError as error:  # such as: there is no tc
-        status, printed = 1, error.explanation
+        status, printed = 1, error.explanation or str(error)
     if status:
         raise RequestError(
             f"--link {rate}: {printed or f'tc ended with status {status}'}; the image must contain tc (package iproute2)"
