@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -213,12 +214,16 @@ class SlowLog:
     """A pipe of one page in place of a rank's log: hvrank waits until the test reads it."""
 
     def __init__(self, run: Path) -> None:
-        self.path = run / "logs" / "rank-00003.log"
-        os.mkfifo(self.path)
+        path = run / "logs" / "rank-00003.log"
+        os.mkfifo(path)
+        # Opened before hvrank starts: a pipe cannot shrink below what it already holds.
+        self.file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(self.file, F_SETPIPE_SZ, 4096)
 
     def __enter__(self) -> "SlowLog":
-        self.file = os.open(self.path, os.O_RDONLY)
-        fcntl.fcntl(self.file, F_SETPIPE_SZ, 4096)
+        with_output, _, _ = select.select([self.file], [], [], 60)
+        assert with_output, "hvrank wrote nothing to the log"
+        os.set_blocking(self.file, True)
         return self
 
     def __exit__(self, *error: object) -> None:
