@@ -221,8 +221,8 @@ class SlowLog:
         fcntl.fcntl(self.file, F_SETPIPE_SZ, 4096)
 
     def __enter__(self) -> "SlowLog":
-        with_output, _, _ = select.select([self.file], [], [], 60)
-        assert with_output, "hvrank wrote nothing to the log"
+        readable, _, _ = select.select([self.file], [], [], 60)
+        assert readable, "hvrank wrote nothing to the log"
         os.set_blocking(self.file, True)
         return self
 
