@@ -12,7 +12,8 @@ the table and in the JSON document: delete their folders and measure them again.
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
 default fusion threshold and cycle time, as `hvscale tune --predict-np` does. `--all-runs` predicts
 each cell from the fitted runs of all cells with its network, library and algorithm: other jobs send
-messages of other sizes. `--fit-starts 3` starts each fitted run three times and fits all of them.
+messages of other sizes. `--fit-starts 3 --starts 3` starts each run three times, in rounds, fits
+all of those to fit, and also compares the means of the held-out ones.
 
 Example: `python benchmarks/prediction_accuracy.py FOLDER [--sample all] [--cells PATTERN]
 [--fit 2,4] [--fit-starts 3] [--held-out 8,16] [--analyze] [--across-settings] [--all-runs]`
@@ -277,10 +278,20 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
         replay = ["hvscale", "replay", str(recording.resolve())]
-        for np_, start in [*fitted_starts(options), *product(options.held_out, range(1, options.starts + 1))]:
+        for np_, start in in_rounds(options):
             folder = run_path(options.folder, cell, np_, start)
             if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
                 break  # more ranks would not succeed either
+
+
+def in_rounds(options: argparse.Namespace) -> list[tuple[int, int]]:
+    """The np and start of each run: one start of each np after the other.
+
+    The speed of a virtual machine's memory changes from minute to minute (memory_speed.py): in
+    rounds, the fitted and the held-out runs meet the same changes.
+    """
+    starts = [*fitted_starts(options), *product(options.held_out, range(1, options.starts + 1))]
+    return sorted(starts, key=lambda one: one[1])
 
 
 def fitted_starts(options: argparse.Namespace) -> list[tuple[int, int]]:
