@@ -1,10 +1,10 @@
-"""Look how steady this machine's memory is: copies inside and outside the third-level cache.
+"""Measure how steady the speed of this machine's memory is.
 
-Other virtual machines on the same processor share its cache and its memory. No processor time
-shows that, so a machine that looks idle may copy at half its speed, and a benchmark that moves much
-memory measures the others. All cores copy at once, in every look.
+Virtual machines on one processor share its third-level cache and its memory. One that looks idle
+may therefore copy at half its speed, and benchmarks that move much memory then vary as much. All
+cores copy at once, for a moment each time: inside the third-level cache, and outside it.
 
-Example: `python benchmarks/memory_speed.py [--looks 45] [--pause 5]`
+Example: `python benchmarks/memory_speed.py [--samples 45] [--pause 5]`
 """
 
 import argparse
@@ -19,33 +19,35 @@ from rich.progress import track
 from rich.table import Table
 
 from hvscale.core.host import describe_host
+from hvscale.prediction.model.measured_costs import CACHE_BYTES
 
 Bytes = NDArray[np.uint8]
 COPY_BYTES = 4 << 20  # of one copy: a message of usual size
-LOOK_SECONDS = 0.4
+SAMPLE_SECONDS = 0.4
 WAIT_SECONDS = 60  # for the other cores' processes
 # Of a core's share of the third-level cache: what it copies from and to.
 PLACES = {"inside the cache": 0.25, "outside": 3.0}
-UNKNOWN_SHARE = 16 << 20  # a share of the cache on a machine that does not name it
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--looks", type=int, default=45, help="default: 45")
-    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two looks; default: 5")
+    parser.add_argument("--samples", type=int, default=45, help="default: 45")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two samples; default: 5")
     options = parser.parse_args()
+    if options.samples < 1 or options.pause < 0:
+        parser.error("--samples must be at least 1, and --pause at least 0")
     host = describe_host()
-    share = host.cache_bytes[1] if host.cache_bytes else UNKNOWN_SHARE
+    _, share = host.cache_bytes or CACHE_BYTES
     together = multiprocessing.Barrier(host.cores)
     with multiprocessing.Pool(host.cores, prepare, (together, share)) as pool:
-        looks = []
-        for _ in track(range(options.looks), "looks", console=Console(stderr=True)):
-            looks.append(np.mean(pool.map(look, range(host.cores), chunksize=1), axis=0))
+        samples = []
+        for _ in track(range(options.samples), "samples", console=Console(stderr=True)):
+            samples.append(np.mean(pool.map(sample, range(host.cores), chunksize=1), axis=0))
             time.sleep(options.pause)
-    table = Table(title=f"nanoseconds to copy a byte, {host.cores} cores at once, {options.looks} looks")
+    table = Table(title=f"nanoseconds to copy a byte, {host.cores} cores at once, {options.samples} samples")
     for name in ("", "fastest", "median", "slowest"):
         table.add_column(name, justify="right" if name else "left")
-    for place, times in zip(PLACES, np.transpose(looks), strict=True):
+    for place, times in zip(PLACES, np.transpose(samples), strict=True):
         table.add_row(place, *(f"{one:.3f}" for one in np.quantile(times, [0, 0.5, 1])))
     Console().print(table)
 
@@ -66,7 +68,7 @@ def prepare(together: Barrier, share: int) -> None:
     Core.pairs = {place: buffers(part) for place, part in PLACES.items()}
 
 
-def look(_: int) -> list[float]:
+def sample(_: int) -> list[float]:
     """Nanoseconds a byte of this core, by place, while all cores copy."""
     Core.together.wait(WAIT_SECONDS)
     return [nanoseconds(pairs) for pairs in Core.pairs.values()]
@@ -74,7 +76,7 @@ def look(_: int) -> list[float]:
 
 def nanoseconds(pairs: list[tuple[Bytes, Bytes]]) -> float:
     began, copies = time.perf_counter(), 0
-    while (spent := time.perf_counter() - began) < LOOK_SECONDS:
+    while (spent := time.perf_counter() - began) < SAMPLE_SECONDS:
         for source, target in pairs:
             np.copyto(target, source)
         copies += len(pairs)

@@ -281,13 +281,13 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         for np_, start in in_rounds(options):
             folder = run_path(options.folder, cell, np_, start)
             if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
-                break  # more ranks would not succeed either
+                break  # neither more ranks nor another start would succeed
 
 
 def in_rounds(options: argparse.Namespace) -> list[tuple[int, int]]:
     """The np and start of each run: one start of each np after the other.
 
-    The speed of a virtual machine's memory changes from minute to minute (memory_speed.py): in
+    The speed of a virtual machine's memory may change from minute to minute (memory_speed.py). In
     rounds, the fitted and the held-out runs meet the same changes.
     """
     starts = [*fitted_starts(options), *product(options.held_out, range(1, options.starts + 1))]
