@@ -31,6 +31,9 @@ SHUTDOWN_POLL_SECONDS = 0.05
 
 class Server(RendezvousHTTPServer):  # type: ignore[misc]
     daemon_threads = True  # so that an open connection does not delay the end of the run
+    # All ranks ask at once, and one that finds the queue full tries again after a second or more.
+    # The kernel lowers this to net.core.somaxconn.
+    request_queue_size = 4096
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a client that disconnects during a request: a rank reports that itself."""
