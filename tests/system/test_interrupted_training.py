@@ -97,7 +97,7 @@ def net(num_classes=5):
 """
 # Writes `building` or `evaluating` and waits for `after_building` or `after_evaluating` there.
 WAITS = """
-import time
+import threading, time
 from pathlib import Path
 from torch import nn
 
@@ -108,7 +108,9 @@ def wait(name):
 
 class Net(nn.Linear):
     def forward(self, images):
-        if not self.training:
+        if self.training:  # as one that still loads a batch when training has ended
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        else:
             wait("evaluating")
         return super().forward(images.mean((2, 3)))
 

@@ -28,7 +28,9 @@ class StopSignals(Hook):
     def on_end(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it would end the evaluation
         for number, handler in self.previous.items():
-            signal.signal(number, handler)
+            # Threads that began during training do not block it, and one may still load a batch.
+            would_end = number == signal.SIGUSR1 and handler == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if would_end else handler)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self.trainer.stop_requested = True
