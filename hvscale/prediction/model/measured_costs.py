@@ -13,7 +13,8 @@ Rabenseifner and Gropp, "Optimization of Collective Communication Operations in 
 crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
 of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
 on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
-one turn. Shared memory passes large messages in fragments, which wait in the same way. What a
+one turn. Shared memory passes large messages in fragments, which wait in the same way; ranks that
+sleep until a socket has data find more of it when they get the core, and wait less. What a
 core's ranks copy in turn leaves its caches where they are many or a single send is large, and
 copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
 (a ** p + b ** p) ** (1 / p) lies between the longer of them and their sum. They overlap more in a
@@ -76,8 +77,8 @@ class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
-    `within_a_node`: copying has that of the messages, instead of 1. `copy`: the logarithm of the
-    seconds to copy a byte, with its standard deviation. It is large without a known link, whose
+    `within_a_node`, `over_sockets`: as in Formula. `copy`: the logarithm of the seconds to copy a
+    byte, with its standard deviation. It is large without a known link, whose
     time then counts as copying. All were chosen for 4 to 32 ranks on two cores
     (benchmarks/prediction_accuracy.py).
     """
@@ -86,6 +87,7 @@ class Prior(NamedTuple):
     agreements: float
     deviation: float = 0.25
     within_a_node: bool = False
+    over_sockets: bool = False
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
@@ -106,6 +108,8 @@ OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 # waits with it. Chosen like the priors.
 NORM_PASSING_ON, NORM = 2.0, 1.5
 WAITING_PASSING_ON = 0.75
+# As much of it copies within a node wait over sockets: chosen with ten settings of Gloo.
+COPYING_OVER_SOCKETS = 0.75
 
 
 class SentPerRank(NamedTuple):
@@ -164,6 +168,7 @@ class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
     `within_a_node`: crowding counts for copies as it does for messages, and caches count.
+    `over_sockets`: it counts less for copies within a node.
     """
 
     algorithm: str
@@ -175,6 +180,7 @@ class Formula:
     outside_caches: Floats | float = 1.0
     """How many times as long a copy within a node takes outside the caches."""
     cache_bytes: tuple[int, int] = CACHE_BYTES
+    over_sockets: bool = False
 
     def seconds(self, sizes: Floats, np_: int, ranks_per_core: float, burst: Floats | float = 0.0) -> Floats:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
@@ -186,7 +192,8 @@ class Formula:
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
-            copy = copy * outside * np.power(crowding, self.crowding_exponent)
+            waiting = COPYING_OVER_SOCKETS if self.over_sockets else 1.0
+            copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
         else:
             copy = copy * crowding
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
@@ -230,15 +237,13 @@ class MeasuredCosts:
         generator = np.random.default_rng(seed)
         drawn = generator.multivariate_normal(np.zeros(5), self.covariance, size=chains).T
         old = self.formula
-        formula = Formula(
-            old.algorithm,
-            old.start_seconds * np.exp(drawn[0]),
-            old.copy_seconds_per_byte * np.exp(drawn[1]),
-            old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
-            np.maximum(old.crowding_exponent + drawn[3], 0),
-            old.within_a_node,
-            np.maximum(old.outside_caches * np.exp(drawn[4]), 1),
-            old.cache_bytes,
+        formula = replace(
+            old,
+            start_seconds=old.start_seconds * np.exp(drawn[0]),
+            copy_seconds_per_byte=old.copy_seconds_per_byte * np.exp(drawn[1]),
+            seconds_per_byte=old.seconds_per_byte * np.maximum(1 + drawn[2], 0.5),
+            crowding_exponent=np.maximum(old.crowding_exponent + drawn[3], 0),
+            outside_caches=np.maximum(old.outside_caches * np.exp(drawn[4]), 1),
         )
         return replace(self, formula=formula, error_of_larger=LARGER_ERROR * generator.standard_normal(chains))
 
@@ -317,6 +322,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
+    prior = prior._replace(over_sockets=all(run.over_sockets for run in messages))
     if all(run.round_robin for run in messages):
         prior = prior._replace(
             messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_AGREEMENTS, deviation=ROUND_ROBIN_DEVIATION
@@ -400,14 +406,16 @@ class FittedFormula(NamedTuple):
 
 
 def _formula(
-    algorithm: str, parameters: Floats, seconds_per_byte: float, within_a_node: bool, cache_bytes: tuple[int, int]
+    algorithm: str, parameters: Floats, seconds_per_byte: float, prior: Prior, cache_bytes: tuple[int, int]
 ) -> Formula:
     """`parameters`: ln start, ln copy, share of the link's rate, exponent of crowding, ln outside
     the caches.
     """
     start, copy, outside = np.exp(parameters[[0, 1, 4]]).tolist()
     share, exponent = parameters[2:4].tolist()
-    return Formula(algorithm, start, copy, seconds_per_byte * share, exponent, within_a_node, outside, cache_bytes)
+    rate = seconds_per_byte * share
+    where = prior.within_a_node, outside, cache_bytes, prior.over_sockets
+    return Formula(algorithm, start, copy, rate, exponent, *where)
 
 
 def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:
@@ -432,7 +440,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     )
 
     def errors(parameters: Floats) -> Floats:
-        formula = _formula(algorithm, parameters, rate, prior.within_a_node, cache_bytes)
+        formula = _formula(algorithm, parameters, rate, prior, cache_bytes)
         return np.concatenate(
             [
                 *(weight_of_prior * (parameters[number] - mean) / deviation for number, mean, deviation in priors),
@@ -451,7 +459,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
         1 / np.array([*MAX_DEVIATION, prior.deviation, OUTSIDE_CACHES_DEVIATION]) ** 2
     )
-    formula = _formula(algorithm, best.x, rate, prior.within_a_node, cache_bytes)
+    formula = _formula(algorithm, best.x, rate, prior, cache_bytes)
     # The messages that take the time distinguish algorithms: short ones may use another.
     error = 0.0
     for run, free, log in zip(runs, left, logs, strict=True):

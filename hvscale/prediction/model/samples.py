@@ -30,6 +30,7 @@ OPENMPI_NUMBERS = {
 }
 NCCL = "nccl"  # the source of its messages
 RING = "ring"
+SOCKETS = "tcp"  # a transport, as libraries name it
 LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
@@ -75,6 +76,8 @@ class Samples:
     """Calls one after the other, in which ranks never sleep."""
     cache_bytes: tuple[int, int] | None = None
     """Of a core's second-level cache, and its share of the third; None if unknown."""
+    over_sockets: bool = False
+    """The library passes messages through the kernel, also within a node."""
 
     @property
     def cores(self) -> int:
@@ -279,6 +282,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "algorithm": asked_algorithm(record),
         "round_robin": record.host.scheduling == "round-robin",
         "cache_bytes": record.host.cache_bytes,
+        "over_sockets": record.library.transport == SOCKETS,
     }
 
 

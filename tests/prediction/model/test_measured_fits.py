@@ -389,6 +389,21 @@ def test_a_factor_is_at_least_a_half_and_at_most_two() -> None:
     assert (factors[3], factors[6]) == (0.5, 2)
 
 
+def test_ranks_of_a_core_wait_less_for_copies_over_sockets_within_a_node() -> None:
+    """Copies of 8 ranks on a core instead of 2 take 4^0.75 times as long instead of 4 times."""
+
+    def growth(**where: Any) -> float:
+        fields = {"ranks_per_core": 2.0, "round_robin": True, **where}
+        costs = fit_costs([measured(4, SIZES, 1e-9 * SIZES, **fields)], 2, "ring")
+        large: Floats = np.array([2.0**30])
+        sent = (2 * 15 / 16) / (2 * 3 / 4)
+        return float((costs.wire_seconds(large, 16) / costs.wire_seconds(large, 4))[0] / sent)
+
+    assert growth(nodes=1, over_sockets=True) == pytest.approx(4**0.75, rel=0.05)
+    assert growth(nodes=1) == pytest.approx(4, rel=0.05)
+    assert growth(nodes=4, over_sockets=True) == pytest.approx(4, rel=0.05)
+
+
 # Agreements
 
 
