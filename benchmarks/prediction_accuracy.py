@@ -171,8 +171,8 @@ THIRD_SAMPLE = [
     Cell("edsr-baseline", "1gbit", "ring", cycle_ms=1),
     Cell("edsr", "1gbit", fusion_mib=16, cycle_ms=1, mpi="mpich"),
 ]
-# More of Gloo in shared memory: the first four led to the model's correction for sockets, the others
-# were measured after it.
+# More of Gloo in shared memory: the first four led to the correction for sockets, the others were
+# measured after it.
 FOURTH_SAMPLE = [
     Cell("edsr", SHARED_MEMORY, fusion_mib=16, mpi="gloo"),
     Cell("resnet50", SHARED_MEMORY, fusion_mib=16, mpi="gloo"),
