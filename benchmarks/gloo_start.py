@@ -43,16 +43,7 @@ def slowest_init(launcher: tuple[str, ...], ranks: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
-        separator = ["--"] if launcher[0] == "hvscale" else []
-        command = [
-            str(PROGRAMS / launcher[0]),
-            *launcher[1:],
-            "-np",
-            str(ranks),
-            *separator,
-            sys.executable,
-            str(program),
-        ]
+        command = [*launcher, "-np", str(ranks), sys.executable, str(program)]
         environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
         subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True, timeout=HANG_SECONDS)
         return max(float(file.read_text()) for file in Path(folder).glob("*.seconds"))

@@ -17,8 +17,8 @@ __all__ = ["TrainConfig", "TrainResult", "demo_config", "train"]
 def train(config: TrainConfig) -> TrainResult:
     """Train on the ranks that a launcher started; in an elastic job, on the ranks present.
 
-    SIGUSR1, which asks a rank to save and stop, waits for the first step, and stays blocked after
-    the last one. Raises as `hvscale.trainer.training.train_on` does.
+    SIGUSR1, which asks a rank to save and stop, waits for the first step, and does not end the
+    process after the last one. Raises as `hvscale.trainer.training.train_on` does.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     keep_freed_memory()

@@ -78,9 +78,8 @@ class Prior(NamedTuple):
 
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
     `within_a_node`, `over_sockets`: as in Formula. `copy`: the logarithm of the seconds to copy a
-    byte, with its standard deviation. It is large without a known link, whose
-    time then counts as copying. All were chosen for 4 to 32 ranks on two cores
-    (benchmarks/prediction_accuracy.py).
+    byte, with its standard deviation. It is large without a known link, whose time then counts as
+    copying. All were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
@@ -108,7 +107,8 @@ OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 # waits with it. Chosen like the priors.
 NORM_PASSING_ON, NORM = 2.0, 1.5
 WAITING_PASSING_ON = 0.75
-# As much of it copies within a node wait over sockets: chosen with ten settings of Gloo.
+# As much of it copies within a node wait over sockets: chosen with seven settings of Gloo, whose
+# ranks got a core one after the other.
 COPYING_OVER_SOCKETS = 0.75
 
 
@@ -413,9 +413,17 @@ def _formula(
     """
     start, copy, outside = np.exp(parameters[[0, 1, 4]]).tolist()
     share, exponent = parameters[2:4].tolist()
-    rate = seconds_per_byte * share
-    where = prior.within_a_node, outside, cache_bytes, prior.over_sockets
-    return Formula(algorithm, start, copy, rate, exponent, *where)
+    return Formula(
+        algorithm,
+        start,
+        copy,
+        seconds_per_byte * share,
+        exponent,
+        prior.within_a_node,
+        outside,
+        cache_bytes,
+        prior.over_sockets,
+    )
 
 
 def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: Factors, prior: Prior) -> FittedFormula:

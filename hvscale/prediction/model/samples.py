@@ -282,7 +282,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "algorithm": asked_algorithm(record),
         "round_robin": record.host.scheduling == "round-robin",
         "cache_bytes": record.host.cache_bytes,
-        "over_sockets": record.library.transport == SOCKETS,
+        "over_sockets": record.measured_library.transport == SOCKETS,
     }
 
 
