@@ -63,6 +63,21 @@ def test_without_a_period_throughput_counts_bytes() -> None:
     assert find_bytes_per_step(None) == (None, "MiB/s")
 
 
+@pytest.mark.parametrize(("steps", "pause"), [(60, 0.02), (60, 0.05), (400, 0.2)])
+def test_steps_of_very_different_lengths_have_three_messages(steps: int, pause: float) -> None:
+    """Each step computes for 0.05 s and a random pause; its messages follow each other sooner."""
+    noise = np.random.default_rng(1)
+    waits = noise.exponential([[pause, pause / 10, pause / 10]] * steps)
+    waits[:, 0] += 0.05
+    assert find_bytes_per_step(periodic_recording(np.cumsum(waits).tolist(), [100] * waits.size)) == (300, "steps/s")
+
+
+def test_an_order_of_sizes_repeats_after_each_step_whatever_the_pauses() -> None:
+    noise = np.random.default_rng(1)
+    starts = np.cumsum(noise.exponential(1.0, 400)).tolist()
+    assert find_bytes_per_step(periodic_recording(starts, [300, 100, 7, 100] * 100)) == (507, "steps/s")
+
+
 def test_messages_in_the_first_tenth_belong_to_no_step() -> None:
     """Of 80 s, 8 are the start-up."""
     start_up = [*range(8), 7.95]

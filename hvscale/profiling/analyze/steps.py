@@ -4,6 +4,7 @@ Sources, in order of preference: the program's step marks, steps.jsonl, and the 
 collectives send.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ MIN_AUTOCORRELATION = 0.2
 MIN_MESSAGES = 10
 NEAR_BEST = 0.8  # of the best autocorrelation: the shortest such lag is the period, longer ones are its multiples
 NEIGHBOURS = 1.5  # times a lag: up to here a better peak is the same period's
+SAME_ORDER = 0.9  # autocorrelation of the sizes of messages whose order repeats
+CHANCE = 5  # standard deviations of an autocorrelation that independent pauses rarely reach
+CLOSE = 0.05  # below the best autocorrelation: as good
+NOISE = 4  # standard deviations by which the best of many equal autocorrelations exceeds the first
+SHORTEST_PAUSE = 1e-6  # seconds; shorter ones are alike
 MAX_VARIATION = 0.3  # of the bytes sent in each period: standard deviation / mean
 
 
@@ -193,8 +199,8 @@ def _ends_and_bytes(
 def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]:
     """The bytes that a rank sends per step, and the unit of a throughput derived from them.
 
-    A step is one period of the bytes sent over time, found by their autocorrelation. Without a
-    period: (None, "MiB/s").
+    A step is one repetition of the messages' sizes and pauses, or, where their order does not
+    repeat, one period of the bytes sent over time. Without either: (None, "MiB/s").
     """
     end_ns, size = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 2
     if len(end_ns) < MIN_MESSAGES or end_ns[-1] == end_ns[0]:
@@ -202,6 +208,9 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     # Skip the first tenth: messages at the start belong to no step.
     kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
     times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
+    if messages := _messages_per_step(times, size):
+        steps = len(size) // messages
+        return float(size[-steps * messages :].sum()) / steps, "steps/s"
     peaks = _autocorrelation_peaks(times, size)
     if not peaks:
         return None, "MiB/s"
@@ -217,6 +226,41 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     lag = max((one for one in candidates if lag <= one < NEIGHBOURS * lag), key=peaks.__getitem__)
     share = float(candidates[lag].mean())
     return (share, "steps/s") if share else (None, "MiB/s")
+
+
+def _messages_per_step(times: NDArray[np.float64], size: NDArray[np.int64]) -> int | None:
+    """The number of messages after which their sizes and pauses repeat; None if they do not.
+
+    It is found also where the steps' times vary, which have no period in time then.
+    """
+    pauses = np.log(np.maximum(np.diff(times), SHORTEST_PAUSE))
+    longest = len(pauses) // 4  # so that each repetition is seen several times
+    if not longest:
+        return None
+    by_size, by_pause = (_autocorrelation(values, longest) for values in (np.log(size[1:]), pauses))
+    if by_size.max() < SAME_ORDER:
+        return None
+    lags = np.flatnonzero(_near_best(by_size, len(pauses)))
+    if np.ptp(pauses) > 0 and by_pause[lags].max() > CHANCE / math.sqrt(len(pauses)):
+        lags = lags[_near_best(by_pause[lags], len(pauses))]
+    return int(lags[0]) + 1 if lags[0] else None
+
+
+def _near_best(autocorrelations: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+    """Which of the autocorrelations of `count` values are below the best by no more than noise."""
+    best = float(autocorrelations.max())
+    return autocorrelations >= best - max(NOISE * (1 - best**2) / math.sqrt(count), CLOSE)
+
+
+def _autocorrelation(values: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
+    """The autocorrelation at each lag from 1 to `longest`; that of equal values is 1."""
+    deviations = values - values.mean()
+    if not deviations.any():
+        return np.ones(longest)
+    spectrum = np.abs(np.fft.rfft(deviations, 2 * len(values))) ** 2
+    pairs = len(values) - np.arange(longest + 1)
+    found = np.fft.irfft(spectrum)[: longest + 1] / pairs
+    return np.asarray(found[1:] / found[0])
 
 
 def _autocorrelation_peaks(times: NDArray[np.float64], size: NDArray[np.int64]) -> dict[int, float]:
