@@ -8,12 +8,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests import preloaded
 from tests.conftest import Run
 from tests.system import services
 
+PAGE_SECONDS = 180  # a page of a report takes over 30 s on a machine that is busy enough
 CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -92,6 +93,7 @@ def browser() -> Iterator[Browser]:
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("neither chromium nor google-chrome is installed")
+    expect.set_options(timeout=1000 * PAGE_SECONDS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=list(CHROMIUM_FLAGS))
         yield started
@@ -99,9 +101,24 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """`open_page(file, width=1280)`: errors, warnings and requests of a page fail the test."""
+def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """`new_page(width=1280, height=900)`: a page that waits as long as a busy machine takes."""
     pages: list[Page] = []
+
+    def new_page(width: int = 1280, height: int = 900) -> Page:
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(1000 * PAGE_SECONDS)
+        pages.append(page)
+        return page
+
+    yield new_page
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def open_page(new_page: Callable[..., Page]) -> Iterator[Callable[..., Page]]:
+    """`open_page(file, width=1280)`: errors, warnings and requests of a page fail the test."""
     problems: list[str] = []
 
     def open_page(file: Path, width: int = 1280) -> Page:
@@ -113,15 +130,12 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             if not request.url.startswith(("data:", "blob:", file.as_uri())):
                 problems.append(request.url)
 
-        page = browser.new_page(viewport={"width": width, "height": 900})
+        page: Page = new_page(width)
         page.on("console", check_message)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", check_request)
         page.goto(file.as_uri())
-        pages.append(page)
         return page
 
     yield open_page
-    for page in pages:
-        page.close()
     assert problems == []

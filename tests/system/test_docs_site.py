@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Request
+from playwright.sync_api import Page, Request
 
 CLONE = Path(__file__).parents[2]
 WIDTHS = {"desktop": 1280, "phone": 375}
@@ -77,8 +78,8 @@ def test_no_page_loads_a_file_from_another_host(site: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_pages_fit_the_screen_and_send_no_request(site: Path, browser: Browser, width: int) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 800})
+def test_pages_fit_the_screen_and_send_no_request(site: Path, new_page: Callable[..., Page], width: int) -> None:
+    page = new_page(width, 800)
     requests: list[str] = []
 
     def record_request(request: Request) -> None:
@@ -89,22 +90,20 @@ def test_pages_fit_the_screen_and_send_no_request(site: Path, browser: Browser, 
     for name in PAGES:
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-    page.close()
     assert requests == []
 
 
-def test_search_works_without_a_server(site: Path, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
+def test_search_works_without_a_server(site: Path, new_page: Callable[..., Page]) -> None:
+    page = new_page()
     page.goto((site / "how-to" / "index.html").as_uri())
     page.keyboard.press("f")
     page.keyboard.type("exposed communication")
-    page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+    page.wait_for_selector(".md-search-result__item a")
     assert "Waiting and exposed communication" in page.inner_text(".md-search-result__list")
-    page.close()
 
 
-def test_the_copy_button_takes_the_commands_of_a_console_block(site: Path, browser: Browser) -> None:
-    page = browser.new_page()
+def test_the_copy_button_takes_the_commands_of_a_console_block(site: Path, new_page: Callable[..., Page]) -> None:
+    page = new_page()
     page.goto((site / "tutorials" / "tune.html").as_uri())
     page.evaluate("document.body.append(document.createElement('textarea'))")
     copied = []
@@ -120,4 +119,3 @@ def test_the_copy_button_takes_the_commands_of_a_console_block(site: Path, brows
     assert [one.rstrip("\n") for one in copied] == ["\n".join(lines) for lines in commands]
     assert max(map(len, commands)) > 1
     assert any("\\\n" in command for lines in commands for command in lines)  # continued on the next line
-    page.close()

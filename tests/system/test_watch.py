@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Request
+from playwright.sync_api import ConsoleMessage, Page, Request
 
 from tests.conftest import PROGRAMS, Run, kill_below, processes_below, run_hvscale, wait_until
 
@@ -196,7 +196,7 @@ def served(folder: Path, *arguments: str) -> Iterator[str]:
             assert process.wait(30) == 0
 
 
-def test_the_page_in_a_browser(job_folder: Path, browser: Browser) -> None:
+def test_the_page_in_a_browser(job_folder: Path, new_page: Callable[..., Page]) -> None:
     problems: list[str] = []
 
     def check_message(message: ConsoleMessage) -> None:
@@ -208,7 +208,7 @@ def test_the_page_in_a_browser(job_folder: Path, browser: Browser) -> None:
 
     with served(job_folder, "--serve", "--interval", "0.5") as url:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", url)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = new_page()
         page.on("console", check_message)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", check_request)
@@ -229,7 +229,6 @@ def test_the_page_in_a_browser(job_folder: Path, browser: Browser) -> None:
         assert not page.is_visible("#lost")
         assert problems == []
     page.wait_for_selector("#lost:visible")
-    page.close()
 
 
 def ask(url: str, path: str | None = None, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
