@@ -19,8 +19,9 @@ from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import NO_COLLECTIVE, read_recording, require_complete, require_profile
+from hvscale.profiling.analyze.bytes_per_step import split_by_bytes
 from hvscale.profiling.analyze.grouping import Bins, bin_warnings, parse_bins
-from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, read_step_log, split_by_bytes, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, read_step_log, step_edges
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, Part, Recording, Reducer
 from hvscale.profiling.read.passes import PIECE, in_order, in_order_of_start, pieces, reduce_messages

@@ -16,9 +16,10 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
+from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step
 from hvscale.profiling.analyze.exposed import exposed_communication
 from hvscale.profiling.analyze.grouping import parse_bins
-from hvscale.profiling.analyze.steps import LoggedSteps, find_bytes_per_step, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, step_edges
 from hvscale.profiling.compare import (
     MIN_BLOCKS,
     Comparison,

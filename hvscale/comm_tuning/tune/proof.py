@@ -13,7 +13,7 @@ from hvscale.comm_tuning.tune.study import TuneStudy
 from hvscale.core.errors import RequestError, UntrustedError
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import Estimate, estimate
-from hvscale.profiling.analyze.steps import find_bytes_per_step
+from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step
 from hvscale.profiling.compare import compare
 
 OnePair = Generator[FreshStart | SameStart, TrialOutcome, Pair | None]

@@ -18,7 +18,8 @@ from hvscale.core.statistics import Estimate, estimate
 from hvscale.core.units import MIB
 from hvscale.launch.supervision.output import uncoloured_lines_of
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.steps import find_bytes_per_step, read_step_log, split_by_bytes
+from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step, split_by_bytes
+from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import Recording
 from hvscale.studies.throughput import PER_RANK, Metric, number
 

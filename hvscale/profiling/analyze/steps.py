@@ -1,10 +1,9 @@
 """Finds the steps of a run on the clock of its recorded messages.
 
-Sources, in order of preference: the program's step marks, steps.jsonl, and the period of what the
-collectives send.
+Sources, in order of preference: the program's step marks, and steps.jsonl. For a run without them,
+bytes_per_step.py finds its steps.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,19 +20,6 @@ from hvscale.profiling.read.passes import pieces
 
 # Maximum of the job's other all-reduces, as a fraction of a step's gradients.
 TOLERANCE = 0.01
-# The search for a period: points in time, minimum autocorrelation of a period, and minimum number
-# of messages.
-POINTS = 1 << 16
-MIN_AUTOCORRELATION = 0.2
-MIN_MESSAGES = 10
-NEAR_BEST = 0.8  # of the best autocorrelation: the shortest such lag is the period, longer ones are its multiples
-NEIGHBOURS = 1.5  # times a lag: up to here a better peak is the same period's
-SAME_ORDER = 0.9  # autocorrelation of the sizes of messages whose order repeats
-CHANCE = 5  # standard deviations of an autocorrelation that independent pauses rarely reach
-CLOSE = 0.05  # below the best autocorrelation: as good
-NOISE = 4  # standard deviations by which the best of many equal autocorrelations exceeds the first
-SHORTEST_PAUSE = 1e-6  # seconds; shorter ones are alike
-MAX_VARIATION = 0.3  # of the bytes sent in each period: standard deviation / mean
 
 
 @dataclass(frozen=True)
@@ -194,117 +180,3 @@ def _ends_and_bytes(
     end_ns, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
     order = np.argsort(end_ns, kind="stable")
     return end_ns[order], size[order]
-
-
-def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]:
-    """The bytes that a rank sends per step, and the unit of a throughput derived from them.
-
-    A step is one repetition of the messages' sizes and pauses, or, where their order does not
-    repeat, one period of the bytes sent over time. Without either: (None, "MiB/s").
-    """
-    end_ns, size = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 2
-    if len(end_ns) < MIN_MESSAGES or end_ns[-1] == end_ns[0]:
-        return None, "MiB/s"
-    # Skip the first tenth: messages at the start belong to no step.
-    kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
-    times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
-    if messages := _messages_per_step(times, size):
-        steps = len(size) // messages
-        return float(size[-steps * messages :].sum()) / steps, "steps/s"
-    peaks = _autocorrelation_peaks(times, size)
-    if not peaks:
-        return None, "MiB/s"
-    best = max(peaks, key=peaks.__getitem__)
-    # The bytes sent in each period, by its lag.
-    candidates = {
-        lag: _bytes_by_period(times, size, lag * times[-1] / POINTS)
-        for lag in peaks
-        if lag < NEIGHBOURS * best and peaks[lag] >= NEAR_BEST * peaks[best]
-    }
-    lag = next((lag for lag, sent in candidates.items() if lag <= best and _are_steps(sent)), best)
-    # Messages at equal distances have peaks one distance away from the step's.
-    lag = max((one for one in candidates if lag <= one < NEIGHBOURS * lag), key=peaks.__getitem__)
-    share = float(candidates[lag].mean())
-    return (share, "steps/s") if share else (None, "MiB/s")
-
-
-def _messages_per_step(times: NDArray[np.float64], size: NDArray[np.int64]) -> int | None:
-    """The number of messages after which their sizes and pauses repeat; None if they do not.
-
-    It is found also where the steps' times vary, which have no period in time then.
-    """
-    pauses = np.log(np.maximum(np.diff(times), SHORTEST_PAUSE))
-    longest = len(pauses) // 4  # so that each repetition is seen several times
-    if not longest:
-        return None
-    by_size, by_pause = (_autocorrelation(values, longest) for values in (np.log(size[1:]), pauses))
-    if by_size.max() < SAME_ORDER:
-        return None
-    lags = np.flatnonzero(_near_best(by_size, len(pauses)))
-    if np.ptp(pauses) > 0 and by_pause[lags].max() > CHANCE / math.sqrt(len(pauses)):
-        lags = lags[_near_best(by_pause[lags], len(pauses))]
-    return int(lags[0]) + 1 if lags[0] else None
-
-
-def _near_best(autocorrelations: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
-    """Which of the autocorrelations of `count` values are below the best by no more than noise."""
-    best = float(autocorrelations.max())
-    return autocorrelations >= best - max(NOISE * (1 - best**2) / math.sqrt(count), CLOSE)
-
-
-def _autocorrelation(values: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
-    """The autocorrelation at each lag from 1 to `longest`; that of equal values is 1."""
-    deviations = values - values.mean()
-    if not deviations.any():
-        return np.ones(longest)
-    spectrum = np.abs(np.fft.rfft(deviations, 2 * len(values))) ** 2
-    pairs = len(values) - np.arange(longest + 1)
-    found = np.fft.irfft(spectrum)[: longest + 1] / pairs
-    return np.asarray(found[1:] / found[0])
-
-
-def _autocorrelation_peaks(times: NDArray[np.float64], size: NDArray[np.int64]) -> dict[int, float]:
-    """The peaks of the sent bytes' autocorrelation, by lag in POINTS of all time, ascending."""
-    series, _ = np.histogram(times, POINTS, weights=size.astype(np.float64))
-    # Smoothed over half the mean distance of messages, so that a little jitter does not matter.
-    smooth = np.convolve(series, np.hanning(max(9, POINTS // (2 * len(size)))), "same")
-    spectrum = np.abs(np.fft.rfft(smooth - smooth.mean(), 2 * POINTS)) ** 2
-    autocorrelation = np.fft.irfft(spectrum)[: POINTS // 2]
-    # Not corrected for the fewer pairs at longer lags: of equal peaks, the shortest lag is wanted.
-    autocorrelation /= autocorrelation[0]
-    first_negative = int(np.argmax(autocorrelation < 0)) if (autocorrelation < 0).any() else len(autocorrelation)
-    return {
-        lag: float(autocorrelation[lag])
-        for lag in range(max(first_negative, 1), len(autocorrelation) - 1)
-        if autocorrelation[lag - 1] < autocorrelation[lag] >= autocorrelation[lag + 1]
-        and autocorrelation[lag] > MIN_AUTOCORRELATION
-    }
-
-
-def _bytes_by_period(times: NDArray[np.float64], size: NDArray[np.int64], period: float) -> NDArray[np.float64]:
-    """The bytes sent in each whole period, at least one, from the first one's longest pause on."""
-    pauses = np.diff(times)[times[:-1] < period]
-    longest = int(np.argmax(pauses))
-    begin = times[longest] + pauses[longest] / 2
-    periods = max(int((times[-1] - begin) / period), 1)
-    return np.histogram(times, periods, (begin, begin + periods * period), weights=size.astype(np.float64))[0]
-
-
-def _are_steps(sent: NDArray[np.float64]) -> bool:
-    """Whether periods send about the same; those of single messages in a step are often empty."""
-    return bool(sent.std() < MAX_VARIATION * sent.mean())
-
-
-def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[float, NDArray[np.int64]]:
-    """The bytes per step, and the times at which the lowest rank had sent that much again.
-
-    `bytes_per_step` None: the mean size of a message. The times are empty if the rank sent too few
-    messages.
-    """
-    end_ns, size = gradient_messages(recording)
-    if len(end_ns) < MIN_MESSAGES:
-        return bytes_per_step or 0.0, end_ns[:0]
-    bytes_per_step = bytes_per_step or float(size.sum()) / len(size)
-    sent = np.cumsum(size, dtype=np.float64)
-    steps = int(sent[-1] / bytes_per_step * (1 + 1e-9))
-    return bytes_per_step, end_ns[np.searchsorted(sent, bytes_per_step * np.arange(1, steps + 1) * (1 - 1e-9))]
