@@ -22,7 +22,7 @@ TOLERANCE = 0.1  # a job sends other messages before its first step
 
 
 def ratio(run: RunFolder) -> float | None:
-    """The bytes found over a step's by steps.jsonl; 0 if none are found, None for a run without steps."""
+    """The bytes found over a step's by steps.jsonl; 0 if none are found, None without steps."""
     try:
         recording, log = read_recording(run), read_step_log(run)
     except RequestError:
