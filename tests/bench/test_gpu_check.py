@@ -166,7 +166,7 @@ def test_a_failed_command_names_its_last_lines(tmp_path: Path) -> None:
 def test_a_command_is_asked_to_end_at_the_deadline(tmp_path: Path) -> None:
     program = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('cleaned up'));"
-        "print('ready', flush=True); time.sleep(600)"
+        "print('ready', flush=True); time.sleep(1200)"
     )
     with pytest.raises(TimeLimitError, match="time was over") as failed:
         commands.run([sys.executable, "-c", program], output=tmp_path / "one", deadline=time.monotonic() + 5)

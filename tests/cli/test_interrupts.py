@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_SECONDS
+
 PROGRAM = """
 import signal, threading, time, weakref
 from hvscale.cli import main
@@ -31,7 +33,7 @@ def command(**_):
     ending = Object()
     {watch}
     del ending
-    time.sleep(60)
+    time.sleep(1200)
 
 main.app = command
 main.main()
@@ -46,7 +48,7 @@ main.main()
 def test_an_interrupt_that_an_objects_end_swallows_comes_again(method: str, watch: str, start_seconds: float) -> None:
     """A busy machine takes long to start a thread."""
     words = [sys.executable, "-c", PROGRAM.format(method=method, watch=watch, start_seconds=start_seconds)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert "Exception ignored" not in done.stderr
 
@@ -65,6 +67,6 @@ def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(
         preexec_fn=ignore,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_SECONDS,
     )
     assert (done.returncode, done.stderr) == (status, "")

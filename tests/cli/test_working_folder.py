@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_json
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_json
 
 
 @pytest.mark.parametrize("words", [("watch",), ("launch", "--", "true")])
@@ -15,7 +15,11 @@ def test_a_deleted_working_folder_is_one_line(tmp_path: Path, words: tuple[str, 
     (tmp_path / "deleted").mkdir()
     script = 'cd deleted && rmdir ../deleted && exec "$0" "$@"'
     done = subprocess.run(
-        ["sh", "-c", script, PROGRAMS / "hvscale", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["sh", "-c", script, PROGRAMS / "hvscale", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 2
     assert done.stderr == "hvscale: the working folder was deleted: change to another folder\n"
@@ -28,11 +32,11 @@ def test_output_that_nobody_reads_ends_the_command_quietly(words: tuple[str, ...
     os.close(reader)
     try:
         done = subprocess.run(
-            [PROGRAMS / "hvscale", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60
+            [PROGRAMS / "hvscale", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=HANG_SECONDS
         )
         assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
         for also in (words, ("breakdown", "absent")):
-            quiet = subprocess.run([PROGRAMS / "hvscale", *also], stdout=writer, stderr=writer, timeout=60)
+            quiet = subprocess.run([PROGRAMS / "hvscale", *also], stdout=writer, stderr=writer, timeout=HANG_SECONDS)
             assert quiet.returncode == 128 + signal.SIGPIPE
     finally:
         os.close(writer)
@@ -41,7 +45,7 @@ def test_output_that_nobody_reads_ends_the_command_quietly(words: tuple[str, ...
 def test_a_full_disk_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [PROGRAMS / "hvscale", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [PROGRAMS / "hvscale", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_SECONDS
         )
     assert done.returncode == 2
     assert done.stderr == "hvscale: no space left for the output: free some, or write to another disk\n"
@@ -66,7 +70,7 @@ def test_an_empty_path_is_not_the_working_folder(hvscale: Run, words: tuple[str,
 def test_closed_standard_streams_lose_only_what_is_printed_there(tmp_path: Path, closed: str) -> None:
     script = f'exec "$0" launch --mpi gloo --run job -- sh -c "echo here" {closed}'
     done = subprocess.run(
-        ["sh", "-c", script, PROGRAMS / "hvscale"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["sh", "-c", script, PROGRAMS / "hvscale"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "[0] here\n")
@@ -76,7 +80,7 @@ def test_closed_standard_streams_lose_only_what_is_printed_there(tmp_path: Path,
 def test_a_job_goes_on_when_nothing_reads_its_output(tmp_path: Path) -> None:
     script = '"$0" launch --mpi gloo --run job -- sh -c "seq 30000; sleep 1; touch done" | head -n 1'
     done = subprocess.run(
-        ["sh", "-c", script, PROGRAMS / "hvscale"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["sh", "-c", script, PROGRAMS / "hvscale"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.stdout == "[0] 1\n"
     assert "nothing reads the output any more: the job goes on" in done.stderr
@@ -118,7 +122,7 @@ def test_a_folder_of_another_user_is_one_line(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1

@@ -20,7 +20,7 @@ from hvscale.launch.flavours import openmpi
 from hvscale.launch.flavours.openmpi import Parameter
 from hvscale.launch.mpi.horovod_build import library_in
 from tests.comm_tuning.test_values import values_of
-from tests.conftest import LOOPBACK_ONLY, MPICH_PREFIX, PROGRAMS, needs_mpich
+from tests.conftest import HANG_SECONDS, LOOPBACK_ONLY, MPICH_PREFIX, PROGRAMS, needs_mpich
 
 LIBRARIES = {library.key: library for library in libraries()}
 PREFIX = Path(sys.prefix)
@@ -39,7 +39,7 @@ libc.fflush(None)
 
 def output_of(*command: str | Path, **environment: str) -> str:
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=60
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
     ).stdout
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MPICH_PREFIX, needs_mpich
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, needs_mpich
 
 SET_VARIABLES = """
 import json, sys
@@ -36,7 +36,7 @@ print(json.dumps({"before": before, "seen": seen, "knows": knows, "kept": kept, 
 
 def set_and_read(prefix: Path, name: str, words: list[str], unknown: str) -> dict[str, Any]:
     command = [str(prefix / "bin" / "python"), "-c", SET_VARIABLES, name, ",".join(words), unknown]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -23,7 +23,7 @@ def test_the_scheduling_of_the_ranks_is_that_of_hvscale() -> None:
         assert done.stdout.strip() == name, done.stderr
 
 
-@pytest.mark.parametrize("program", ["echo no driver >&2; exit 9", "exec sleep 60"])
+@pytest.mark.parametrize("program", ["echo no driver >&2; exit 9", "exec sleep 1200"])
 def test_a_tool_that_answers_nothing_shows_no_gpu(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ from hvscale.launch.supervision import init_marker, job_supervisor, outcome, pro
 from hvscale.launch.supervision.interrupts import InterruptedWaitError
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
+from tests.conftest import HANG_SECONDS
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
@@ -376,7 +377,7 @@ def test_an_interrupt_at_any_moment_of_a_wait_does_not_hang(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(HANG_SECONDS)
     assert [type(error) for error in raised] == [InterruptedWaitError]
 
 

@@ -12,6 +12,7 @@ from hvscale.core.errors import UntrustedError
 from hvscale.core.run_folder import Host, Library, ReportedLibrary, RunRecord, ranks_in_words, release
 from hvscale.launch.mpi.reported_library import LONGEST_REPORT_BYTES, LibraryReports, require_requested_library
 from hvscale.profiling import library_path
+from tests.conftest import HANG_SECONDS
 
 FAKE_MPI = """
 #include <stdio.h>
@@ -68,7 +69,11 @@ def test_a_process_with_two_libraries_reports_the_initialized_one(
         "HVPROF_DIRECTORY": str(tmp_path),
     }
     done = subprocess.run(
-        program_with_two_libraries, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
+        program_with_two_libraries,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
     assert done.stdout == "started 2.0\n", done.stderr
     reported = LibraryReports(tmp_path, 1).new()
@@ -86,7 +91,9 @@ def test_a_rank_that_cannot_write_its_report_continues(program_with_two_librarie
             "LD_PRELOAD": str(built_library("libhvinit-marker.so")),
             "HVSCALE_INIT_MARKER": str(stem),
         }
-        done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
         assert (done.returncode, done.stderr) == (0, "")
     assert LibraryReports(tmp_path, 1).new(ended=True) is None
 

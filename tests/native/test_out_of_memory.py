@@ -8,6 +8,7 @@ import pytest
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling import library_path
 from hvscale.profiling.analyze.breakdown import breakdown
+from tests.conftest import HANG_SECONDS
 from tests.native import FLAGS
 from tests.profiling.conftest import MakeRun, Mpi
 
@@ -42,7 +43,7 @@ def start(mpi: Mpi, run: RunFolder, failing_malloc: Path, fail_from: int) -> tup
         ),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

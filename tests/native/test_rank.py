@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvscale.launch.supervision.rank_order import FORMAT, counted
+from tests.conftest import HANG_SECONDS
 from tests.native import FLAGS, NATIVE, sources
 
 RANK, LOCAL_RANK = "TEST_RANK", "TEST_LOCAL_RANK"
@@ -72,7 +73,7 @@ def start(hvrank: Path, run: Path, **environment: str) -> "subprocess.Popen[str]
 
 def finish(started: "subprocess.Popen[str]", run: Path) -> tuple[int, str, dict[str, Any], str]:
     """The exit status, stderr, the rank's record and its log."""
-    _, problems = started.communicate(timeout=60)
+    _, problems = started.communicate(timeout=HANG_SECONDS)
     record, log = run / "ranks" / "rank-00003.json", run / "logs" / "rank-00003.log"
     return (
         started.returncode,
@@ -172,7 +173,7 @@ def test_the_command_ends_with_its_launcher(hvrank: Path, tmp_path: Path, closes
     started = start(hvrank, run)
     wait_for_text(pid_file, "\n")
     started.kill()
-    started.communicate(timeout=60)
+    started.communicate(timeout=HANG_SECONDS)
     record = run / "ranks" / "rank-00003.json"
     wait_for_text(record, "ended_at")
     ended = json.loads(record.read_text())
@@ -195,13 +196,13 @@ def test_what_the_command_has_started_ends_with_the_launcher(hvrank: Path, tmp_p
     launcher_file.write_text(str(started.pid))
     wait_for_text(pid_file, "\n")
     started.kill()
-    started.communicate(timeout=60)
+    started.communicate(timeout=HANG_SECONDS)
     wait_for_text(run / "ranks" / "rank-00003.json", "ended_at")
     wait_until_ended(int(pid_file.read_text()))
 
 
 def test_a_child_that_keeps_the_terminal_is_not_waited_for(hvrank: Path, tmp_path: Path) -> None:
-    order = order_of(["sh", "-c", "sleep 60 & echo $! ; exit 4"])
+    order = order_of(["sh", "-c", "sleep 1200 & echo $! ; exit 4"])
     status, _, record, log = outcome(hvrank, tmp_path / "run", order)
     assert (status, record["exit_status"]) == (4, 4)
     os.kill(int(log), signal.SIGKILL)
@@ -221,7 +222,7 @@ class SlowLog:
         fcntl.fcntl(self.file, F_SETPIPE_SZ, 4096)
 
     def __enter__(self) -> "SlowLog":
-        readable, _, _ = select.select([self.file], [], [], 60)
+        readable, _, _ = select.select([self.file], [], [], HANG_SECONDS)
         assert readable, "hvrank wrote nothing to the log"
         os.set_blocking(self.file, True)
         return self
@@ -269,18 +270,18 @@ def test_what_a_child_writes_after_the_command_is_logged(hvrank: Path, tmp_path:
         wait_until_ended(int(pid_file.read_text()))
         proceed.touch()
         text = log.read(0)
-    assert started.wait(timeout=60) == 0
+    assert started.wait(timeout=HANG_SECONDS) == 0
     assert text.endswith("line 599\nend\nlate\n")
 
 
 def test_a_slow_log_gets_all_of_the_output(hvrank: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"sleep 60 & echo $!; {lines(3000)}; echo end"]))
+    run = make_run(tmp_path / "run", order_of(["sh", "-c", f"sleep 1200 & echo $!; {lines(3000)}; echo end"]))
     log = SlowLog(run)
     started = start(hvrank, run)
     with log:
         text = log.read(0.4)
     os.kill(int(text.split()[0]), signal.SIGKILL)
-    assert started.wait(timeout=60) == 0
+    assert started.wait(timeout=HANG_SECONDS) == 0
     assert text.endswith("line 2999\nend\n")
 
 
@@ -348,7 +349,7 @@ def test_files_that_cannot_be_written_do_not_stop_the_command(hvrank: Path, tmp_
     run = make_run(tmp_path / "run", order_of(["sh", "-c", "echo shown; exit 6"]))
     (run / ("logs" if name.endswith("log") else "ranks") / name).mkdir()
     started = start(hvrank, run)
-    _, problems = started.communicate(timeout=60)
+    _, problems = started.communicate(timeout=HANG_SECONDS)
     assert started.returncode == 6
     assert ("this rank's output goes to the terminal only\nshown" in problems) == name.endswith("log")
 
@@ -361,7 +362,7 @@ def test_a_launcher_that_closed_the_standard_files(hvrank: Path, tmp_path: Path)
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", str(hvrank), str(run), RANK, LOCAL_RANK],
         env={"PATH": os.environ["PATH"], RANK: "3", LOCAL_RANK: "1"},
         check=False,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0
     assert (tmp_path / "written").exists()

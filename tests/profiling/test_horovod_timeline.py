@@ -25,6 +25,7 @@ from hvscale.profiling.read import timeline_messages
 from hvscale.profiling.read.sources import horovod_timeline
 from hvscale.profiling.read.sources.horovod_timeline import Timeline
 from hvscale.profiling.read.timeline_messages import OPERATIONS
+from tests.conftest import HANG_SECONDS
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
 Messages = list[tuple[str, int, int]]
@@ -294,7 +295,7 @@ def test_memory_does_not_grow_with_the_timeline(make_run: MakeRun, tmp_path: Pat
     shutil.copytree(run.path, small)
     run.timeline.write_text("[" + ",".join([events] * COPIES) + "]")
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, small, run.path], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", PEAK, small, run.path], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
     )
     (calls, peak), (all_calls, peak_of_all) = (map(int, line.split()) for line in done.stdout.splitlines())
     assert all_calls == calls * COPIES
@@ -370,7 +371,7 @@ def test_horovod_over_gloo(make_run: MakeRun, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **timeline_environment(run)}
     command = [str(launcher), "--gloo", "-np", "2", sys.executable, str(PROGRAMS / "fused.py")]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+        command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {(row.operation, row.calls, row.bytes) for row in breakdown(run).rows} == {

@@ -30,7 +30,7 @@ from hvscale.profiling.read.events import concatenate
 from hvscale.profiling.read.passes import between, in_order_of_start, latest
 from hvscale.profiling.read.profile_file import COMMUNICATOR, HEADER, RECORD, RECORDS_START, ProfileFile
 from hvscale.profiling.read.sources import hvprof
-from tests.conftest import Run
+from tests.conftest import HANG_SECONDS, Run
 from tests.profiling import synthetic
 
 GENERATOR = Path(__file__).parents[2] / "benchmarks" / "generate_profiles.py"
@@ -44,7 +44,7 @@ def generate(tmp_path: Path) -> Generate:
         folder = tmp_path / name
         more = [] if capacity is None else ["--capacity", str(capacity)]
         command = [sys.executable, str(GENERATOR), "--ranks", str(ranks), "--calls", str(calls), *more, str(folder)]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=HANG_SECONDS)
         return RunFolder.open(folder)
 
     return made

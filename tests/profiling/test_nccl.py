@@ -28,7 +28,7 @@ from hvscale.profiling.read.nccl_file import (
     read_nccl_profile,
 )
 from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_profiles
-from tests.conftest import Run, run_json
+from tests.conftest import HANG_SECONDS, Run, run_json
 from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY, sanitizer_runtime
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.synthetic import head, profile, records, signed, signed_header
@@ -75,7 +75,7 @@ def start(
     command = [*before, str(harness), str(plugin or nccl_plugin_path()), str(version), *map(str, more)]
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMI", "HOROVOD_"))}
     inside = {**plain, "HVPROF_MIB": "1", "RANK": str(rank), "WORLD_SIZE": "2", **environment}
-    return subprocess.run(command, env=inside, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=inside, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def record(harness: Path, run: RunFolder, version: int, *more: object, rank: int = 0) -> NcclProfile:

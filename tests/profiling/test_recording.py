@@ -19,7 +19,7 @@ from hvscale.profiling.analyze.breakdown import breakdown, read_recording
 from hvscale.profiling.analyze.explanation import explained_breakdown
 from hvscale.profiling.compare import compare
 from hvscale.profiling.read.profile_file import BITWISE, BUFFER_BITS, RECORD, RECORDS_START, Header, ProfileFile
-from tests.conftest import Run
+from tests.conftest import HANG_SECONDS, Run
 from tests.native import FLAGS
 from tests.profiling.conftest import PROGRAMS, MakeRun, Mpi
 
@@ -542,7 +542,7 @@ def test_a_killed_rank_leaves_its_records(open_mpi: Mpi, make_run: MakeRun) -> N
             trim_profiles(run)
             assert profile_of(run, 0).stat().st_size == before, "a file in use was truncated"
             os.kill(victim, signal.SIGKILL)
-            job.wait(timeout=60)
+            job.wait(timeout=HANG_SECONDS)
         finally:
             job.kill()
     assert job.returncode != 0

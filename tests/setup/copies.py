@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import HANG_SECONDS
+
 CLONE = Path(__file__).resolve().parents[2]
 SETUP_FILES = ("pyproject.toml", "uv.lock", "CMakeLists.txt", "Makefile", "README.md", "LICENSE")
 TOOLS = ("bash", "sh", "env", "make", "cc", "c++", "gcc", "as", "ld", "uv", "rm", "ls", "cat", "grep", "sed", "uname")
@@ -73,7 +75,7 @@ def link_private_uv(cache: Path) -> None:
 def run_setup(copy: Path, environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the set-up of a copy and wait for it."""
     command = [sys.executable, str(copy / "setup" / "install.py"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
 
 
 def horovod_key(python: str | Path, environment: dict[str, str]) -> str:

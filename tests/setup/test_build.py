@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK_START
+from tests.conftest import HANG_SECONDS, QUICK_START
 from tests.setup.copies import CLONE, copy_clone, link_tools, replace_tool, run_setup, setup_environment
 
 MPICH = CLONE / ".venv-mpich"
@@ -74,7 +74,7 @@ def processes_using(folder: Path) -> list[str]:
 def test_interrupted_build_leaves_no_files(copy: Path, cache: Path, number: signal.Signals) -> None:
     process = start_build(copy, cache)
     process.send_signal(number)
-    _, output = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert "interrupted" in output.splitlines()[-1]
     assert "Traceback" not in output
@@ -87,7 +87,7 @@ def test_next_set_up_cleans_up_after_a_killed_build_and_names_the_log_of_a_faile
 ) -> None:
     process = start_build(copy, cache)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_SECONDS)
     assert wait_for(lambda: processes_using(cache) == [], 10), "compilers still run after the set-up was killed"
     leftovers = unfinished_builds(cache)
     assert [name.split("-")[0] for name in leftovers] == [".building"]

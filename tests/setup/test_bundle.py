@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until, write_program
+from tests.conftest import HANG_SECONDS, wait_until, write_program
 from tests.setup.copies import CLONE, horovod_key, link_tools, replace_tool, setup_environment
 from tests.setup.sites import make_site
 from tests.system import services
@@ -131,7 +131,7 @@ def test_an_installation_profiles_ranks_without_a_network(prefix: Path, tmp_path
         env=inside | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     for rank in range(2):
@@ -176,7 +176,9 @@ def test_the_containerfile_makes_an_image(bundle: Path, cache: Path, tmp_path: P
 
         def run(*words: str | Path) -> str:
             command = [*podman, *map(str, words)]
-            done = subprocess.run(command, cwd=bundle, env=environment, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(
+                command, cwd=bundle, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
@@ -222,7 +224,7 @@ def test_the_photos_of_the_demo_are_installed(prefix: Path) -> None:
 def test_an_installation_is_replaced_only_by_a_complete_one(prefix: Path, bundle: Path, cache: Path, site: str) -> None:
     process = start_install(bundle, prefix, cache, site, "installing the packages")
     process.send_signal(signal.SIGINT)
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert "interrupted" in output
     assert sorted(path.name for path in prefix.parent.iterdir()) == [prefix.name]
@@ -232,7 +234,7 @@ def test_an_installation_is_replaced_only_by_a_complete_one(prefix: Path, bundle
 def test_an_interrupted_installation_leaves_nothing(bundle: Path, cache: Path, site: str, tmp_path: Path) -> None:
     process = start_install(bundle, tmp_path / "a" / "b" / "hvscale", cache, site, "unpacking")
     process.send_signal(signal.SIGTERM)
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert output.splitlines()[-1].startswith("hvscale set-up: interrupted")
     assert list(tmp_path.iterdir()) == []
@@ -245,11 +247,11 @@ def test_what_a_killed_installation_left_is_removed_by_the_next(
     process = start_install(bundle, prefix, cache, site, "unpacking")
     wait_until((tmp_path / ".hvscale.installing" / "bundle-payload").exists)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
     assert not prefix.exists()
     again = start_install(bundle, prefix, cache, site, "unpacking")
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=60)
+    again.communicate(timeout=HANG_SECONDS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -262,7 +264,7 @@ def test_two_installations_into_one_folder(bundle: Path, cache: Path, site: str,
         assert first.poll() is None
     finally:
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=60)
+        first.communicate(timeout=HANG_SECONDS)
 
 
 def change(bundle: Path, folder: Path) -> Path:
@@ -506,7 +508,7 @@ def test_a_missing_strip_is_reported(tmp_path: Path) -> None:
     assert process.stderr is not None
     first = process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
     assert "no strip" in first
     assert "binutils" in first
     assert process.returncode == 130

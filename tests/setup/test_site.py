@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANG_SECONDS
 from tests.setup.copies import (
     CLONE,
     copy_clone,
@@ -177,7 +178,7 @@ def test_a_full_disk_is_found_before_the_build(copy: Path, tmp_path: Path) -> No
     python = make_site(tmp_path / "site")
     command = [*mount, str(python), str(copy / "setup" / "install.py"), "--torch", "site"]
     environment = setup_environment(small / "cache")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
     assert_error(done, copy, f"are free for {small}", "HVSCALE_CACHE")
 
 
@@ -381,6 +382,6 @@ def test_horovod_is_built_on_a_sites_pytorch(copy: Path, tmp_path: Path) -> None
     hvscale = next(copy.glob(".venv*/bin/hvscale"))
     program = "import torch, horovod.torch as hvd; hvd.init(); print(hvd.allreduce(torch.ones(4), op=hvd.Sum).tolist())"
     command = [str(hvscale), "launch", "-np", "2", "--run", str(tmp_path / "run"), "--", "python", "-c", program]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
     assert ran.returncode == 0, ran.stderr
     assert sorted(ran.stdout.splitlines()) == ["[0] [2.0, 2.0, 2.0, 2.0]", "[1] [2.0, 2.0, 2.0, 2.0]"]

@@ -30,7 +30,7 @@ from hvscale.studies.run_index.index import Filter, parse_age, read_index, selec
 from hvscale.studies.run_index.page import HEIGHT, POINTS, WIDTH, draw_sparkline
 from hvscale.studies.run_index.prune import plan_removal
 from hvscale.studies.run_index.table import COLUMNS, LEFT_OUT_FIRST, cells, print_entries
-from tests.conftest import PROGRAMS, Run
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run
 from tests.profiling.synthetic import head, records, signed
 
 MakeRun = Callable[..., Path]
@@ -511,7 +511,7 @@ def test_prune_asks_on_a_terminal(make_run: MakeRun, tmp_path: Path, answer: str
     while b"[y/N]" not in asked:
         asked += os.read(main, 4096)
     os.write(main, f"{answer}\n".encode())
-    shown, _ = process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=HANG_SECONDS)
     os.close(main)
     assert process.returncode == 0
     assert b"Remove 1 runs and studies" in asked

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests import preloaded
-from tests.conftest import Run
+from tests.conftest import HANG_SECONDS, Run
 from tests.system import services
 
 PAGE_SECONDS = 180  # a page of a report takes over 30 s on a machine that is busy enough
@@ -25,7 +25,7 @@ CHROMIUM_FLAGS = (
 def hvscale_warm(tmp_path: Path) -> Run:
     """As `hvscale`, in a forked process that has torch loaded; only for single-process commands."""
 
-    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, timeout: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
         return preloaded.run([*map(str, arguments)], tmp_path, {**os.environ, "COLUMNS": "200", **environment}, timeout)
 
     return run

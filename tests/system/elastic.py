@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from PIL import Image
 
-from tests.conftest import PROGRAMS, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, wait_until
 
 # What horovodrun calls. It spawns a Python process each second, to discover hosts, and each would
 # import the file `horovodrun` with all of Horovod's launcher, which takes 0.3 s.
@@ -131,7 +131,7 @@ class Job:
     def stop(self) -> None:
         """Ask one rank to save and stop, and wait for all to end."""
         os.kill(self.pid(self.steps()[-1]["images"] // BATCH - 1), signal.SIGUSR1)
-        self.process.wait(60)
+        self.process.wait(HANG_SECONDS)
         assert "asked to stop: saved" in self.log(), self.log()
 
     def ranks_alive(self) -> list[int]:
@@ -189,7 +189,7 @@ def elastic_job(
     finally:
         process.terminate()  # it ends its ranks
         try:
-            process.wait(30)
+            process.wait(HANG_SECONDS)
         finally:
             process.kill()
     wait_until(lambda: not running.ranks_alive(), 10)

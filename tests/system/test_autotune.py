@@ -23,6 +23,7 @@ from hvscale.core.run_folder import Library, RunFolder
 from hvscale.core.statistics import Estimate
 from hvscale.launch.options import LaunchOptions
 from tests.conftest import (
+    HANG_SECONDS,
     MPICH_PREFIX,
     QUICK_START,
     YIELDS,
@@ -208,7 +209,7 @@ INTERRUPTED = f"""
         print("begins", flush=True)
     if hvd.rank() == 0 and os.path.exists("job/autotune/result.json"):
         print("waits", flush=True)
-        time.sleep(600)
+        time.sleep(1200)
 """
 # Both ranks end with the step after the tuning.
 ENDS_TUNED = f"""
@@ -231,7 +232,7 @@ def test_the_next_start_proves_what_an_interrupted_job_could_not(tmp_path: Path)
     )
     wait_until(lambda: "waits" in (tmp_path / "job/logs/rank-00000.log").read_text())
     job.send_signal(signal.SIGTERM)
-    stderr = job.communicate(timeout=60)[1]
+    stderr = job.communicate(timeout=HANG_SECONDS)[1]
     assert job.returncode == 128 + signal.SIGTERM, stderr
     found = result_of(tmp_path / "job")
     assert (found.state, found.settings) == ("unfinished", {})
@@ -522,7 +523,7 @@ def test_the_trainer_tunes_itself_under_any_launcher(tmp_path: Path) -> None:
 
 
 SABOTAGE = "import hvscale.comm_tuning.autotune.rank_side.agent as agent\nif hvd.rank() == 1: %s\nmodel ="
-SLEEP = "agent.Switcher.switch = lambda *_: time.sleep(600)"
+SLEEP = "agent.Switcher.switch = lambda *_: time.sleep(1200)"
 SEND_WRONG = (
     "own = hvd.mpi_ops.synchronize.__self__.own; send = own['broadcast_async_']; "
     "own['broadcast_async_'] = lambda tensor, *more, **named: send(tensor + 1, *more, **named)"
@@ -631,7 +632,7 @@ def mpich_hvscale(folder: Path, *arguments: object) -> subprocess.CompletedProce
         },
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from hvscale.bench.collectives.operations import COLLECTIVES
 from hvscale.core.host import gpus
-from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 
 EVERY_COLLECTIVE = Path(__file__).parents[1] / "bench" / "programs" / "every_collective.py"
 
@@ -208,7 +208,7 @@ def test_a_terminated_bench_keeps_its_measurements_and_leaves_no_process(tmp_pat
     results = tmp_path / "bench/openmpi/bench.jsonl"
     wait_until(lambda: results.exists() and results.read_text().count("\n") == 3)
     bench.send_signal(signal.SIGTERM)
-    stdout, stderr = bench.communicate(timeout=60)
+    stdout, stderr = bench.communicate(timeout=HANG_SECONDS)
     assert bench.returncode == 128 + signal.SIGTERM, stderr
     assert processes_below(tmp_path) == []
     document = bench_json(tmp_path / "bench")

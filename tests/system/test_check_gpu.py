@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, Run, run_hvscale, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_hvscale, wait_until
 
 # Parts that go wrong, as a site would add its own: in a folder on PYTHONPATH.
 BAD_STEPS = """
@@ -25,7 +25,7 @@ def crashes(context):
 
 @step("hangs", "never ends", order=2, limit_seconds=2)
 def hangs(context):
-    context.run("sleep", [sys.executable, "-c", "import time; time.sleep(600)"])
+    context.run("sleep", [sys.executable, "-c", "import time; time.sleep(1200)"])
 
 @step("killed", "dies", order=3, limit_seconds=30)
 def killed(context):
@@ -35,14 +35,14 @@ def killed(context):
 
 @step("leaves", "leaves a process", order=4, limit_seconds=30)
 def leaves(context):
-    program = "import subprocess, sys; subprocess.Popen(['sleep', '611'], start_new_session=True)"
+    program = "import subprocess, sys; subprocess.Popen(['sleep', '1211'], start_new_session=True)"
     context.run("leaves", [sys.executable, "-c", program])
 
 @step("waits", "is interrupted", order=5, limit_seconds=300)
 def waits(context):
     context.hold("a line before the interrupt", True)
     (context.folder / "ready").write_text("")
-    context.run("sleep", ["sleep", "612"])
+    context.run("sleep", ["sleep", "1212"])
 """
 SMALL = "nccl-plugin,devices,training,leftovers"
 
@@ -140,9 +140,9 @@ def test_a_part_that_goes_wrong_is_a_failed_line_and_the_others_run(plugins: Pat
     assert "killed by signal 9" in by_claim["it lives"]["reason"]
     assert by_claim["it lives"]["last_lines"] == ["about to die"]
     assert by_claim["crashes runs to its end"]["last_lines"][-1] == "ZeroDivisionError: a defect"
-    assert "sleep 611" in by_claim["no process of a rank is left after a step"]["reason"]
+    assert "sleep 1211" in by_claim["no process of a rank is left after a step"]["reason"]
     assert [step["state"] for step in document["steps"]] == ["failed", "failed", *["finished"] * 4]
-    assert not running("611")
+    assert not running("1211")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -164,9 +164,9 @@ def test_a_signal_ends_everything_and_keeps_what_was_found(
             words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(plugins)}, stdout=out, stderr=err
         )
         wait_until((tmp_path / "check/waits/ready").exists)
-        wait_until(lambda: bool(running("612")))
+        wait_until(lambda: bool(running("1212")))
         process.send_signal(number)
-        assert process.wait(60) == 128 + number, (tmp_path / "err").read_text()
+        assert process.wait(HANG_SECONDS) == 128 + number, (tmp_path / "err").read_text()
     document = json.loads((tmp_path / "out").read_text())
     assert (document["state"], [step["state"] for step in document["steps"]]) == (
         "interrupted",
@@ -175,7 +175,7 @@ def test_a_signal_ends_everything_and_keeps_what_was_found(
     assert lines_of(document, "waits") == {"a line before the interrupt": "dry run"}
     assert f"interrupted by {number.name}" in (tmp_path / "err").read_text()
     assert (tmp_path / "check/check-gpu.html").exists()
-    assert not running("612")
+    assert not running("1212")
 
 
 def running(seconds: str) -> list[int]:

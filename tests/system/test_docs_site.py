@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Request
 
+from tests.conftest import HANG_SECONDS
+
 CLONE = Path(__file__).parents[2]
 WIDTHS = {"desktop": 1280, "phone": 375}
 PAGES = ("index", "tutorials/profile-your-script", "reference/commands/launch", "reference/knobs", "results/benchmarks")
@@ -31,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG_SECONDS,
     )
     assert built.returncode == 0, built.stderr
     return folder

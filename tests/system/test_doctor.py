@@ -12,14 +12,16 @@ import pytest
 
 from hvscale.cli import doctor
 from hvscale.comm_tuning.collectives import broadcast as own_broadcast
-from tests.conftest import MPICH_PREFIX, PROGRAMS, needs_mpich
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, PROGRAMS, needs_mpich
 
 SHM = "/dev/shm"  # noqa: S108
 
 
 @pytest.fixture(scope="module")
 def checks() -> dict[str, dict[str, Any]]:
-    done = subprocess.run([PROGRAMS / "hvscale", "doctor", "--json"], capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        [PROGRAMS / "hvscale", "doctor", "--json"], capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == "hvscale/doctor/2"
@@ -84,7 +86,7 @@ def test_small_shared_memory_and_a_silent_daemon_are_problems_with_a_fix() -> No
         env={**os.environ, "DOCKER_HOST": "unix:///nobody"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     if done.returncode != 0 and not done.stdout:
         pytest.skip("no mount namespace can be made here: it takes root")
@@ -101,7 +103,7 @@ def placements_found(**environment: str) -> dict[str, dict[str, Any]]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return {

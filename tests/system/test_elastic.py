@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run, run_json, wait_until
+from tests.conftest import HANG_SECONDS, Run, run_json, wait_until
 from tests.system.elastic import (
     COMMIT_EVERY,
     FIRST,
@@ -145,7 +145,7 @@ def test_an_elastic_job_is_tuned_again_for_another_number_of_ranks_and_all_ranks
         wait_until(lambda: len(running.steps()) > before + 4)
         assert sum(step["skipped"] for step in running.steps()) == 1
         (running.folder / "nan-2").touch()
-        assert running.process.wait(60) != 0
+        assert running.process.wait(HANG_SECONDS) != 0
         last = running.steps()[-3:]
         assert [step["skipped"] for step in last] == [True] * 3
         last_step = last[-1]["step"]

@@ -13,7 +13,7 @@ import pytest
 from hvscale.core.host import available_cores
 from hvscale.profiling import library_path
 from hvscale.profiling.read.profile_file import ProfileFile
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.mpi_prefixes import fake_mvapich2
 from tests.system.test_placements import HOROVOD
 
@@ -40,7 +40,7 @@ from mpi4py import MPI
 if hvd.rank() == 1:
     print("the last words", flush=True)
     MPI.COMM_WORLD.Abort(9)
-time.sleep(600)
+time.sleep(1200)
 """
 
 
@@ -99,7 +99,7 @@ def test_both_environments_start_the_flavours_programs(tmp_path: Path) -> None:
                 env={**os.environ, "VIRTUAL_ENV": str(own), "PATH": f"{own / 'bin'}:{os.environ['PATH']}"},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=HANG_SECONDS,
             )
             assert done.stdout == f"[0] {prefix}\n", done.stderr
             assert Path(run_json(tmp_path / f"{mpi}-{number}")["library"]["launcher"]).parent == prefix / "bin"
@@ -118,7 +118,7 @@ def test_a_missing_mpich_environment_is_an_error_with_a_fix(tmp_path: Path) -> N
         env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 2
     assert "no MPICH in PATH" in done.stderr
@@ -181,7 +181,9 @@ def test_ranks_are_unbound_and_may_outnumber_cores(hvscale: Run, program: Callab
 def test_an_aborting_rank_is_named_with_its_last_lines(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path, mpi: str
 ) -> None:
-    done = hvscale("launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(ABORTS), timeout=90)
+    done = hvscale(
+        "launch", "-np", 3, "--mpi", mpi, "--run", "job", "--", "python", program(ABORTS), timeout=HANG_SECONDS
+    )
     assert done.returncode == 3
     assert "the last words" in done.stderr
     assert run_json(tmp_path / "job")["failed_rank"] == 1

@@ -16,7 +16,7 @@ from PIL import Image
 
 from hvscale.trainer.checkpoints.store import read
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
-from tests.conftest import PROGRAMS, Run, run_json, suspend, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_json, suspend, wait_until
 from tests.system.test_resume import EDSR, kill_warm_after, same, steps
 
 # On rank 1 the outputs are NaN in the training steps in NAN_STEPS, counted from 0.
@@ -71,7 +71,7 @@ class Net(nn.Module):
     def forward(self, images):
         self.calls += 1
         if self.calls == 3:
-            time.sleep(1000)
+            time.sleep(1200)
         return self.layers(images)
 
 def net(num_classes=5):
@@ -150,7 +150,7 @@ def run_and_signal(
         try:
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
             send_signal(process)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=HANG_SECONDS)
         finally:
             process.kill()
     return process.returncode, output
@@ -203,7 +203,7 @@ def test_sigusr1_waits_for_the_first_step_and_does_not_end_the_evaluation(tmp_pa
                 wait_until((tmp_path / place).exists, 60)
                 process.send_signal(signal.SIGUSR1)
                 (tmp_path / f"after_{place}").touch()
-                output, _ = process.communicate(timeout=60)
+                output, _ = process.communicate(timeout=HANG_SECONDS)
             finally:
                 process.kill()
         return process.returncode, output
@@ -315,7 +315,7 @@ def test_a_stalled_process_exits_even_if_its_output_is_not_read(tmp_path: Path) 
             wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
             assert process.stdout is not None
             process.stdout.close()
-            assert process.wait(timeout=30) == 3
+            assert process.wait(timeout=HANG_SECONDS) == 3
         finally:
             process.kill()
 

@@ -15,7 +15,17 @@ import psutil
 import pytest
 
 from hvscale.core.host import available_cores
-from tests.conftest import DIRECT_START, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, requested_env, run_json, start_job
+from tests.conftest import (
+    DIRECT_START,
+    HANG_SECONDS,
+    MPICH_PREFIX,
+    PROGRAMS,
+    Run,
+    needs_mpich,
+    requested_env,
+    run_json,
+    start_job,
+)
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich), "gloo")
 PYTHON = PROGRAMS / "python"
@@ -40,7 +50,7 @@ if rank == 1:
     if how == "exit":
         sys.exit(7)
     os.kill(os.getpid(), getattr(signal, how))
-time.sleep(600)
+time.sleep(1200)
 """
 
 # Ignores SIGTERM, SIGINT and SIGHUP, and starts a child process in another session.
@@ -48,9 +58,9 @@ IGNORES_SIGNALS = """
 import signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-subprocess.Popen(["sleep", "600"], start_new_session=True)
+subprocess.Popen(["sleep", "1200"], start_new_session=True)
 print("ready", flush=True)
-time.sleep(600)
+time.sleep(1200)
 """
 
 
@@ -100,7 +110,7 @@ def test_a_failed_rank_ends_the_job(hvscale: Run, program: Callable[[str], Path]
 
     def run(how: str) -> subprocess.CompletedProcess[str]:
         options = ("-np", 3, "--mpi", mpi, "--run", how)
-        return hvscale("launch", *options, "--", "python", script, how, timeout=120)
+        return hvscale("launch", *options, "--", "python", script, how, timeout=HANG_SECONDS)
 
     with ThreadPoolExecutor(len(FAILURES)) as pool:  # the jobs wait for their launchers most of the time
         ended = dict(zip(FAILURES, pool.map(run, FAILURES), strict=True))
@@ -144,7 +154,7 @@ def test_a_signal_ends_a_job_that_ignores_it(start_signal_ignoring: StartIgnorin
         job.send_signal(number)
     for number, job in jobs.items():
         run = tmp_path / number.name / "job"
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=HANG_SECONDS)
         assert job.returncode == 128 + number
         assert number.name in stderr.splitlines()[-1]
         record = run_json(run)
@@ -163,7 +173,7 @@ def test_a_killed_supervisor_ends_the_job(start_signal_ignoring: StartIgnoring, 
             else [process for process in rank_processes if process not in supervisors]
         )[-1].kill()
     for which, job in jobs.items():
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=HANG_SECONDS)
         assert job.returncode == 3, stderr
         assert run_json(tmp_path / which / "job")["state"] == "failed"
         assert processes_of(tmp_path / which / "job") == []
@@ -172,7 +182,7 @@ def test_a_killed_supervisor_ends_the_job(start_signal_ignoring: StartIgnoring, 
 def test_leftover_processes_are_killed_with_a_warning(
     hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    script = program("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    script = program("import subprocess; subprocess.Popen(['sleep', '1200'], start_new_session=True)")
     done = hvscale("launch", "--run", "job", "--", "python", script)
     assert done.returncode == 0
     assert "processes that the command left running, now killed: 1" in done.stderr
@@ -181,7 +191,7 @@ def test_leftover_processes_are_killed_with_a_warning(
 
 @pytest.mark.parametrize("mpi", ["openmpi", "gloo"])
 def test_leftover_processes_with_another_environment_are_killed(hvscale: Run, tmp_path: Path, mpi: str) -> None:
-    script = "env -i sleep 600 & echo $!; sleep 600 &"
+    script = "env -i sleep 1200 & echo $!; sleep 1200 &"
     done = hvscale("launch", "--mpi", mpi, "--run", "job", "--", "sh", "-c", script)
     assert done.returncode == 0
     assert "processes that the command left running, now killed: 2" in done.stderr
@@ -288,7 +298,7 @@ def test_non_utf_8_bytes_reach_the_command_unchanged(tmp_path: Path, mpi: str) -
         cwd=here,
         env={**os.environb, b"PATH": os.environb[b"PATH"] + b":/nowhere\xfa"},
         capture_output=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     run = Path(os.fsdecode(here + b"/job\xfd"))
@@ -296,7 +306,7 @@ def test_non_utf_8_bytes_reach_the_command_unchanged(tmp_path: Path, mpi: str) -
     assert seen == [*command, b"value\xfc", here, b"/nowhere\xfa"]
     assert [os.fsencode(word) for word in run_json(run)["command"]] == command
     assert os.fsencode(json.loads(done.stdout)["run"]) == bytes(run)
-    report = subprocess.run([PROGRAMS / "hvscale", "report", run], capture_output=True, timeout=180)
+    report = subprocess.run([PROGRAMS / "hvscale", "report", run], capture_output=True, timeout=HANG_SECONDS)
     assert report.returncode == 2, "it holds no calls"
     assert b"Traceback" not in report.stderr
 
@@ -467,7 +477,7 @@ def test_a_signal_at_the_end_of_a_job_is_not_lost(program: Callable[[str], Path]
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.stdout.splitlines() == ["interrupted 130"] * 8, done.stderr
@@ -487,6 +497,6 @@ def test_a_job_without_home_gets_the_users_folder(tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "HOME"}
     program = str(Path(sys.prefix) / "bin" / "hvscale")
     command = [program, "launch", "--run", "job", "--", "sh", "-c", 'echo "home $HOME"']
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     assert f"home {pwd.getpwuid(os.getuid()).pw_dir}" in done.stdout

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 
-HANG = "sleep 600"
+HANG = "sleep 1200"
 CANNOT_LISTEN = 'echo "The PMIx server\'s listener thread failed to start. We cannot\ncontinue." >&2; exit 1'
 NO_SLOTS = 'echo "There are not enough slots available in the system" >&2; exit 1'
 LONG_TIMEOUT = "300"
@@ -89,7 +89,7 @@ def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fake_mpirun: FakeMpiru
     )
     wait_until((tmp_path / "front/starts").exists)
     launcher.send_signal(number)
-    _, stderr = launcher.communicate(timeout=60)
+    _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + number, stderr
     assert starts(tmp_path) == 1
     assert run_json(tmp_path / "job")["state"] == "interrupted"
@@ -130,7 +130,7 @@ def test_a_killed_launcher_is_named_instead_of_its_ranks(
     program: Callable[[str], Path], tmp_path: Path, mpi: str, first: str
 ) -> None:
     """Ranks that use MPI notice the loss of the launcher and abort."""
-    script = program(f'import time\n{first}\nprint("ready", flush=True)\ntime.sleep(600)\n')
+    script = program(f'import time\n{first}\nprint("ready", flush=True)\ntime.sleep(1200)\n')
     run = subprocess.Popen(
         [PROGRAMS / "hvscale", "launch", "-np", "2", "--mpi", mpi, "--run", "job", "--", "python", script],
         cwd=tmp_path,
@@ -142,7 +142,7 @@ def test_a_killed_launcher_is_named_instead_of_its_ranks(
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     (launcher,) = [child for child in psutil.Process(run.pid).children() if child.name() in LAUNCHERS]
     launcher.kill()
-    _, stderr = run.communicate(timeout=60)
+    _, stderr = run.communicate(timeout=HANG_SECONDS)
     assert run.returncode == 3, stderr
     name = "mpirun" if mpi == "openmpi" else "mpiexec.hydra"
     assert f"{name} was killed by SIGKILL, which took its ranks down" in stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import PROGRAMS, needs_mpich, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, needs_mpich, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
@@ -51,7 +51,7 @@ print(json.dumps([*answers, server.getresponse().status]))
 
 def put_with_length(address: str, port: int, path: str, length: str) -> int:
     """Return the HTTP status that answers a PUT before its body is sent."""
-    server = HTTPConnection(address, port, timeout=20)
+    server = HTTPConnection(address, port, timeout=HANG_SECONDS)
     server.putrequest("PUT", path)
     server.putheader("Content-Length", length)
     server.endheaders()
@@ -84,7 +84,7 @@ def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Pat
             [sys.executable, "-I", "-c", UNAUTHORISED_CLIENT, address, port, os.uname().nodename],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         assert client.returncode == 0, client.stderr
         assert json.loads(client.stdout) == [403] * 11
@@ -93,7 +93,7 @@ def test_other_users_cannot_use_the_gloo_rendezvous(program: Callable[[str], Pat
         lengths = {"1073741824": 413, "-1": 400, "many": 400}
         assert {length: put_with_length(address, int(port), path, length) for length in lengths} == lengths
         (tmp_path / "go").touch()
-        stdout, stderr = job.communicate(timeout=120)
+        stdout, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 0, stderr
     assert sorted(stdout.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
     assert "Traceback" not in stderr
@@ -154,7 +154,7 @@ def test_a_job_on_one_host_listens_on_the_loopback_interface_only(
         wait_until(are_ready)
         assert job.poll() is None, job.communicate()
         (tmp_path / "go").touch()
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 0, stderr
     assert found.keys() <= {"127.0.0.1", "::1"}, found
     assert found

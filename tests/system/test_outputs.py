@@ -29,6 +29,7 @@ from hvscale.studies.throughput import Metric, read_throughput
 from tests.comm_tuning.studies import study
 from tests.conftest import (
     DIRECT_START,
+    HANG_SECONDS,
     MPICH_PREFIX,
     PROGRAMS,
     Run,
@@ -203,7 +204,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_anywhere(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("anywhere")
 
-    def run(*arguments: object, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, timeout: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [str(PROGRAMS / "hvscale"), *map(str, arguments)]
         surrounding = {**os.environ, **environment}
         return subprocess.run(command, cwd=folder, env=surrounding, capture_output=True, text=True, timeout=timeout)
@@ -228,7 +229,9 @@ def sh(text: str, folder: Path, prefix: Path = PROGRAMS.parent, **environment: s
     """Run shell commands with the programs of the environment; return their output."""
     path = f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
     passed = {**os.environ, **DIRECT_START, **environment, "PATH": path}
-    done = subprocess.run(["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        ["sh", "-ec", text], cwd=folder, env=passed, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

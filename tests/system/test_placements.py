@@ -20,7 +20,7 @@ import pytest
 from hvscale.launch.cleanup.leftovers import Leftover, clean_up
 from hvscale.launch.cleanup.ownership import RunLabel
 from hvscale.launch.placements import netns
-from tests.conftest import PROGRAMS, Run, needs_mpich, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, needs_mpich, run_json, wait_until
 from tests.system.services import daemon_pid, machine_state, relayed_daemon
 
 FLAVOURS = ("openmpi", "gloo")
@@ -63,7 +63,7 @@ START_SECONDS = {"openmpi": 6, "mpich": 6, "gloo": 9}  # a rank that does not ha
 HANG_RANK_1 = """
 import os, time
 if "1" in map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")):
-    time.sleep(600)
+    time.sleep(1200)
 """
 
 LARGE_ALLREDUCE = f"""
@@ -80,7 +80,7 @@ for _ in range(3):
 
 def waiting_program(mpi: str) -> str:
     """Return a program whose ranks connect, print "ready" and wait."""
-    return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(600)\n'
+    return f'import time\n{INIT[mpi]}\nprint("ready", flush=True)\ntime.sleep(1200)\n'
 
 
 @pytest.fixture(
@@ -216,7 +216,7 @@ pathlib.Path("out").write_text("kept")
         cwd=here,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     lines = [line.removeprefix("[0] ") for line in done.stdout.splitlines()]
@@ -247,7 +247,7 @@ def start_waiting(tmp_path: Path, place: list[str]) -> Iterator[StartWaiting]:
     for launcher in started:
         if launcher.poll() is None:
             launcher.terminate()
-            launcher.communicate(timeout=60)
+            launcher.communicate(timeout=HANG_SECONDS)
 
 
 def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
@@ -295,7 +295,7 @@ def test_a_signal_ends_the_run_and_removes_its_resources(
 ) -> None:
     launcher = start_waiting(mpi)
     os.killpg(launcher.pid, number)
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + number
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
@@ -304,7 +304,7 @@ def test_a_signal_ends_the_run_and_removes_its_resources(
 @pytest.mark.parametrize("place", ["docker:rank", "netns"], indirect=True)
 def test_a_signal_before_the_ranks_start_removes_all_resources(tmp_path: Path, place: list[str]) -> None:
     launcher = subprocess.Popen(
-        [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "600"],
+        [PROGRAMS / "hvscale", "launch", "-np", "4", *place, "--run", "job", "--", "sleep", "1200"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -312,7 +312,7 @@ def test_a_signal_before_the_ranks_start_removes_all_resources(tmp_path: Path, p
     )
     wait_until((tmp_path / "job/run.json").exists)
     os.killpg(launcher.pid, signal.SIGINT)
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
@@ -327,7 +327,7 @@ def test_cleanup_removes_the_resources_of_a_killed_launcher(
     living = json.loads(hvscale("cleanup", "--json").stdout)
     assert labelled(living) == []
     launcher.kill()
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=HANG_SECONDS)
     listed = json.loads(hvscale("cleanup", "--dry-run", "--json").stdout)
     assert listed["removed"] is False
     kinds = {leftover["kind"] for leftover in labelled(listed)}
@@ -375,7 +375,7 @@ def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, 
 
     creator, user = start("maker"), start("user")
     creator.kill()
-    creator.wait(timeout=60)
+    creator.wait(timeout=HANG_SECONDS)
     for options in (["--dry-run"], []):
         listed = labelled(json.loads(hvscale("cleanup", "--json", *options).stdout))
         assert {(leftover["kind"], leftover["run"]) for leftover in listed} == {
@@ -383,7 +383,7 @@ def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, 
             ("network", str(tmp_path / "maker")),
         }
     (tmp_path / "user/go").touch()
-    assert user.wait(timeout=120) == 0
+    assert user.wait(timeout=HANG_SECONDS) == 0
 
 
 @pytest.mark.usefixtures("cleanup_alone", "nothing_left")
@@ -421,7 +421,7 @@ def test_simultaneous_launches_and_cleanup_do_not_interfere(tmp_path: Path, plac
         all_started.set()
         (tmp_path / "go").touch()
         cleaner.join()
-        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+        outputs = [job.communicate(timeout=HANG_SECONDS)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0] * SIMULTANEOUS, outputs
     assert (found, cleanups > 1) == ([], True)
     first = [run_json(tmp_path / f"job{number}")["nodes"][0]["address"] for number in range(SIMULTANEOUS)]
@@ -438,7 +438,7 @@ def test_a_killed_container_ends_the_job(
     launcher = start_waiting(mpi)
     container = run_json(tmp_path / "job")["nodes"][1]["name"]
     subprocess.run(["docker", *how.split(), container], check=True, capture_output=True)
-    _, stderr = launcher.communicate(timeout=60)
+    _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 3, stderr
     assert re.search(f"hvscale: rank 1 on {container} is lost: its container was (killed|removed)", stderr)
     record = run_json(tmp_path / "job")
@@ -451,7 +451,7 @@ def test_the_profiles_of_a_killed_container_are_named_and_the_others_collected(
     tmp_path: Path, place: list[str], program: Callable[[str], Path]
 ) -> None:
     wait = program(
-        "import mpi4py.MPI as mpi, time\nmpi.COMM_WORLD.Barrier()\nprint('ready', flush=True)\ntime.sleep(600)\n"
+        "import mpi4py.MPI as mpi, time\nmpi.COMM_WORLD.Barrier()\nprint('ready', flush=True)\ntime.sleep(1200)\n"
     )
     folder = "/dev/shm"  # noqa: S108 - each container's own
     options = ["-np", "2", *place, "--record-dir", folder, "--run", "job"]
@@ -466,7 +466,7 @@ def test_the_profiles_of_a_killed_container_are_named_and_the_others_collected(
     wait_for_ranks_to_start(tmp_path)
     container = run_json(tmp_path / "job")["nodes"][1]["name"]
     subprocess.run(["docker", "kill", container], check=True, capture_output=True)
-    _, stderr = job.communicate(timeout=60)
+    _, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 3, stderr
     named = f"the profiles of rank 1 stayed on node {container} in {folder}/job-[0-9a-f]+: its container was killed"
     assert re.search(f"hvscale: warning: {named}", stderr), stderr
@@ -507,7 +507,7 @@ def test_a_daemon_that_hangs_during_the_start_fails_the_launch(
             wait_until(stopped.exists)
             launcher.send_signal(number)
             launcher.send_signal(number)
-        _, stderr = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == (128 + number if number else 2), stderr
     assert f"hvscale: {'interrupted by SIGINT' if number else 'the Docker daemon at'}" in stderr
     assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
@@ -545,7 +545,7 @@ def test_losing_the_daemon_while_ranks_run_fails_the_run(
         launcher = waiting_launcher(tmp_path, place, "openmpi")
         wait_for_ranks_to_start(tmp_path)
         relay.kill()
-        _, stderr = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 3, stderr
     assert re.search("hvscale: ranks 0-1 on .* are lost: the Docker daemon no longer answers", stderr), stderr
     assert "remains; run `hvscale cleanup` when the daemon answers again" in stderr
@@ -578,7 +578,7 @@ def test_a_daemon_that_hangs_while_ranks_run_does_not_block_the_exit(
     os.kill(pid, signal.SIGSTOP)
     try:
         go.touch()
-        _, stderr = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert launcher.returncode == 3, stderr

@@ -139,7 +139,8 @@ def test_a_moved_run_is_still_readable(hvscale: Run, program: Callable[[str], Pa
 
 def test_a_killed_rank_loses_no_record(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
     script = program(
-        MPI_PROGRAM + "\nimport os, signal\nif world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)\n"
+        MPI_PROGRAM
+        + "\nimport os, signal\nif world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1200)\n"
     )
     done = hvscale("profile", "-np", RANKS, "--run", "job", "--", "python", script)
     assert done.returncode == 3

@@ -15,7 +15,7 @@ from hvscale.launch.job import Node, Nodes
 from hvscale.profiling.analyze.breakdown import breakdown
 from hvscale.profiling.read.profile_file import ProfileFile
 from hvscale.studies.node_local_profiles import NodeLocalProfiles
-from tests.conftest import Run, run_json, start_job, wait_until
+from tests.conftest import HANG_SECONDS, Run, run_json, start_job, wait_until
 from tests.system.services import SshHosts, machine_state
 
 CALLS = 40
@@ -33,7 +33,7 @@ if after == "die" and world.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 if after:
     print("waiting", flush=True)
-    time.sleep(600)
+    time.sleep(1200)
 """
 
 MAPS = """
@@ -108,7 +108,7 @@ def test_an_interrupted_job_s_profiles_are_collected(
     running = hvscale("breakdown", "job")
     assert "are on their nodes in " in running.stderr
     os.killpg(job.pid, signal.SIGINT)
-    _, stderr = job.communicate(timeout=60)
+    _, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 128 + signal.SIGINT, stderr
     assert list(local.iterdir()) == []
     assert calls_by_rank(tmp_path / "job") == {0: CALLS, 1: CALLS}
@@ -117,7 +117,7 @@ def test_an_interrupted_job_s_profiles_are_collected(
 def kill_hvscale(job: "subprocess.Popen[str]", folder: Path) -> None:
     """Kill it, as its machine's lack of memory would; its ranks die with their launcher."""
     job.kill()
-    job.communicate(timeout=60)
+    job.communicate(timeout=HANG_SECONDS)
     wait_until(lambda: machine_state(None, folder)["processes"] == [])
 
 
@@ -190,7 +190,7 @@ def test_cleanup_collects_from_docker_containers_before_it_removes_them(
     folder = kept_in(tmp_path / "job")
     assert not folder.exists()
     job.kill()
-    job.communicate(timeout=60)
+    job.communicate(timeout=HANG_SECONDS)
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
     done = hvscale("cleanup", DOCKER_HOST=docker_host)
     assert f"collected profiles {folder} of {tmp_path}/job" in done.stdout.splitlines(), done.stderr

@@ -15,7 +15,7 @@ import pytest
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
-from tests.conftest import DIRECT_START, PROGRAMS, Run, run_hvscale, run_json, wait_until, write_program
+from tests.conftest import DIRECT_START, HANG_SECONDS, PROGRAMS, Run, run_hvscale, run_json, wait_until, write_program
 
 SENT = 2 * 1000 * 4  # bytes of the gradients
 PROGRAM = """
@@ -113,7 +113,7 @@ def test_a_replay_runs_under_mpirun(recorded: Path) -> None:
         env={**os.environ, **DIRECT_START},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert plain.returncode == 0, plain.stderr
@@ -260,7 +260,7 @@ def test_other_commands_take_a_replay(hvscale: Run, recorded: Path, replayed: tu
     assert [row["throughputs"] for row in json.loads(compared.stdout)["rows"]] == [[11.0], [11.0]]
     tables = hvscale(
         *("tune-collectives", "-np", 2, "--from", replayed[0], "--run", "tables", "--json", "--minutes", 0.5),
-        timeout=300,
+        timeout=HANG_SECONDS,
     )
     assert tables.returncode == 0, tables.stderr
     assert json.loads(tables.stdout)["sizes"] == {"allreduce": [4096]}
@@ -279,7 +279,7 @@ def test_tune_takes_a_replay(recorded: Path, tmp_path: Path) -> None:
 
         wait_until(lambda: len(trials()) == 2 or search.poll() is not None)
         search.send_signal(signal.SIGINT)
-        _, errors = search.communicate(timeout=60)
+        _, errors = search.communicate(timeout=HANG_SECONDS)
     assert search.returncode in (0, 130), errors  # 0 if there is nothing to prove
     assert [trial["state"] for trial in trials()] in (["measured"] * 2, ["measured", "stopped early"])
     assert all(trial["throughput"]["mean"] > 0 for trial in trials())

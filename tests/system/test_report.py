@@ -176,14 +176,14 @@ def test_charts_follow_the_window_after_their_tab_was_hidden_and_fit_on_paper(
     page.set_viewport_size({"width": 390, "height": 800})
     page.click("[role=tab] >> text=Time")
     width = "Number(document.querySelector('#seconds .main-svg').getAttribute('width'))"
-    wait_until(lambda: 0 < page.evaluate(width) <= 390, seconds=60)
+    wait_until(lambda: 0 < page.evaluate(width) <= 390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.set_viewport_size({"width": 1280, "height": 800})
-    wait_until(lambda: page.evaluate(width) > 660, seconds=60)
+    wait_until(lambda: page.evaluate(width) > 660)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    wait_until(lambda: page.evaluate(width) <= 660, seconds=60)
+    wait_until(lambda: page.evaluate(width) <= 660)
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    wait_until(lambda: page.evaluate(width) > 660, seconds=60)
+    wait_until(lambda: page.evaluate(width) > 660)
 
 
 def test_keys_move_between_tabs(open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, run_json
 from tests.system.mpi_prefixes import fake_mvapich2
 
 PRINT_LIBRARY = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)))"
@@ -145,11 +145,15 @@ def test_a_missing_preload_library_is_one_warning(tmp_path: Path) -> None:
         "from hvscale.cli.main import main; "
     )
     words = [sys.executable, "-c", f"{without} sys.argv[0] = 'hvscale'; main()", "launch"]
-    done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*words, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "warning" in line]
     assert "ranks cannot report the MPI library they run on: libnone.so is missing from this installation" in warning
     needed = subprocess.run(
-        [*words, "--start-timeout", "60", "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [*words, "--start-timeout", "60", "--", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
     assert needed.returncode == 2

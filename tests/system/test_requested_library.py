@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MPICH_PREFIX, Run, needs_mpich, run_json
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, Run, needs_mpich, run_json
 from tests.system.mpi_prefixes import fake_mvapich2, fake_mvapich2_library, remove_mpi_io, second_mpich
 
 pytestmark = needs_mpich
@@ -57,7 +57,9 @@ def mpich_hvscale(tmp_path: Path) -> Run:
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [str(MPICH_PREFIX / "bin" / "hvscale"), *map(str, arguments)]
         environment = {**os.environ, "COLUMNS": "200", **environment}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
 
     return run
 

@@ -17,7 +17,7 @@ from hvscale.core.folder_lock import FolderLock
 from hvscale.trainer.checkpoints.store import read
 from hvscale.trainer.checkpoints.trained_model import read_weights
 from tests import preloaded
-from tests.conftest import PROGRAMS, Run, kill_below, processes_below, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, kill_below, processes_below, wait_until
 
 EDSR = (
     *("train", "edsr-baseline", "--n-resblocks", 1, "--n-feats", 8, "--batch-size", 2, "--patch-size", 16),
@@ -165,7 +165,7 @@ def kill_two_ranks(tmp_path: Path, killed: str, *more: object) -> None:
             ]
             if killed == "rank 1":
                 ranks[-1].kill()
-                assert launcher.wait(60) == 3
+                assert launcher.wait(HANG_SECONDS) == 3
         finally:
             launcher.kill()
             kill_below(tmp_path)

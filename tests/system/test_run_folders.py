@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.core.run_folder import RunFolder
-from tests.conftest import PROGRAMS, Run, run_json, suspend, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_json, suspend, wait_until
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files and small disks take root")
@@ -60,7 +60,7 @@ def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> 
     ]
     alone = [start(tmp_path, *launch, "--", "true") for _ in range(6)]
     for number, pair in enumerate(pairs):
-        outputs = {process: process.communicate(timeout=120) for process in pair}
+        outputs = {process: process.communicate(timeout=HANG_SECONDS) for process in pair}
         assert sorted(process.returncode for process in pair) == [0, 2], outputs
         (error,) = (outputs[process][1] for process in pair if process.returncode == 2)
         assert str(tmp_path / f"job-{number}") in error
@@ -69,7 +69,7 @@ def test_only_one_of_two_simultaneous_starts_gets_the_folder(tmp_path: Path) -> 
         (output,) = (outputs[process][0] for process in pair if process.returncode == 0)
         assert (tmp_path / f"job-{number}/logs/rank-00000.log").read_text() == output.removeprefix("[0] ")
     for process in alone:
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == 0, stderr
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 6
 
@@ -94,7 +94,7 @@ def test_a_live_process_locks_its_folder(
         assert run_json(run)["state"] == "running"
     finally:
         go_file.touch()
-        _, stderr = first.communicate(timeout=60)
+        _, stderr = first.communicate(timeout=HANG_SECONDS)
     assert first.returncode == 0, stderr
     assert run_json(run)["state"] == "finished"
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
@@ -207,7 +207,7 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         for kind in kinds:
             path.unlink(missing_ok=True)
             prepare[kind](path)
-            done = hvscale_warm(*command, timeout=60)
+            done = hvscale_warm(*command, timeout=HANG_SECONDS)
             context = f"{command} with {path.name} as {kind}: {done.stderr}"
             assert done.returncode == status, context
             assert "Traceback" not in done.stderr, context
@@ -216,7 +216,7 @@ def test_special_files_are_a_one_line_error(hvscale_warm: Run, tmp_path: Path) -
         if path in kept:
             path.write_bytes(kept[path])
     endless(run / "hvprof/horovod-timeline.json")
-    done = hvscale_warm("breakdown", "job", timeout=60)
+    done = hvscale_warm("breakdown", "job", timeout=HANG_SECONDS)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "hvscale: job/hvprof/horovod-timeline.json is not a timeline that Horovod wrote"

@@ -76,7 +76,7 @@ def test_a_listing_agrees_with_the_breakdown_and_its_page_works(
 
 def test_a_run_whose_hvscale_was_killed_can_be_removed(hvscale: Run, tmp_path: Path) -> None:
     started = tmp_path / "started"
-    command = ["launch", "--run", "killed", "--", "sh", "-c", f"touch {started}; exec sleep 600"]
+    command = ["launch", "--run", "killed", "--", "sh", "-c", f"touch {started}; exec sleep 1200"]
     with subprocess.Popen([PROGRAMS / "hvscale", *command], cwd=tmp_path, start_new_session=True) as job:
         wait_until(started.exists)
         os.killpg(job.pid, signal.SIGKILL)

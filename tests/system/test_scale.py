@@ -17,7 +17,7 @@ from hvscale.core.host import available_cores
 from hvscale.launch.options import LaunchOptions
 from hvscale.studies.scaling.document import ScalingDocument, ScalingRun
 from hvscale.studies.scaling.page import page as scaling_page
-from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, processes_below, run_json, wait_until
 
 # Prints results as Horovod's synthetic benchmarks do; two ranks reduce a rank's speed from 100 to
 # 80.
@@ -59,7 +59,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
     if mood == "bad":
         sys.exit("this rank is unwell")
     if mood == "slow":
-        time.sleep(600)
+        time.sleep(1200)
 """
 REACHED = "reached ([0-9.]+)"
 
@@ -304,7 +304,7 @@ def test_an_interrupted_study_keeps_its_measurements_and_is_resumed(
         assert other.returncode == 2
         assert f"{folder} is in use by process {scaling.pid} on " in other.stderr
         scaling.send_signal(number)
-        stdout, stderr = scaling.communicate(timeout=60)
+        stdout, stderr = scaling.communicate(timeout=HANG_SECONDS)
     finally:
         scaling.kill()
     wait_until(lambda: processes_below(folder) == [])
@@ -343,7 +343,7 @@ def test_an_interrupt_of_a_repeated_run_drops_no_result(
         wait_until(lambda: log.exists() and "reached" in log.read_text())
         assert [(row["np"], row["runs"]) for row in scale_json(folder)["rows"]] == [(1, 2)]
         resumed.send_signal(signal.SIGINT)
-        assert resumed.wait(60) == 130
+        assert resumed.wait(HANG_SECONDS) == 130
     finally:
         resumed.kill()
     wait_until(lambda: processes_below(folder) == [])

@@ -12,7 +12,16 @@ import psutil
 import pytest
 
 from hvscale.launch.cleanup.shared_memory import FOLDER
-from tests.conftest import DIRECT_START, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, wait_until
+from tests.conftest import (
+    DIRECT_START,
+    HANG_SECONDS,
+    MPICH_PREFIX,
+    PROGRAMS,
+    Run,
+    needs_mpich,
+    processes_below,
+    wait_until,
+)
 
 FLAVOURS = ("openmpi", pytest.param("mpich", marks=needs_mpich))
 LAUNCHERS = {"openmpi": PROGRAMS / "mpirun", "mpich": MPICH_PREFIX / "bin/mpiexec.hydra"}
@@ -81,7 +90,7 @@ def test_an_interrupted_run_leaves_no_shared_memory(
     with waiting_job(tmp_path / "job", *launch) as (job, mapped):
         assert mapped
         end(job, mpi)
-        job.communicate(timeout=60)
+        job.communicate(timeout=HANG_SECONDS)
     assert job.returncode in (130, 3)
     assert [path for path in mapped if path.exists()] == []
 
@@ -111,7 +120,7 @@ def removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> bool
             process.suspend()
         for process in processes:
             process.kill()
-        killed.communicate(timeout=60)
+        killed.communicate(timeout=HANG_SECONDS)
         wait_until(lambda: processes_below(tmp_path / "killed") == [])
         left = [path for path in killed_job_files if path.exists()]
         assert left
@@ -130,7 +139,7 @@ def removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> bool
             assert not path.exists()
         assert [path for path in live_job_files if not path.exists()] == []
         (tmp_path / "living/go").touch()
-        assert living.wait(timeout=60) == 0, living.communicate()[0]
+        assert living.wait(timeout=HANG_SECONDS) == 0, living.communicate()[0]
     return not unlisted
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvscale.trainer.system.step_watchdog import STACK_DUMP_SECONDS
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_json, wait_until
 from tests.system.services import machine_state
 from tests.system.test_interrupted_training import slow_training
 from tests.system.test_placements import (
@@ -51,7 +51,7 @@ def run_in_allocation(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
 
 
@@ -115,7 +115,7 @@ def test_inside_a_step_the_ranks_use_all_nodes_of_the_allocation(tmp_path: Path)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert [node["name"] for node in run_json(tmp_path / "job")["nodes"]] == ["n1", "n2"]
@@ -149,7 +149,9 @@ def test_a_job_script_runs_the_command(hvscale: Run, program: Callable[[str], Pa
     text = (tmp_path / "job.sh").read_text()
     for line in ("#SBATCH --ntasks=2", "#SBATCH --nodes=2", "#SBATCH --time=10"):
         assert line in text.splitlines()
-    sbatch = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    sbatch = subprocess.run(
+        ["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     assert sbatch.returncode == 0, sbatch.stderr
     record = run_json(tmp_path / "a job")
     assert (record["state"], [node["name"] for node in record["nodes"]]) == ("finished", ["n1", "n2"])
@@ -198,7 +200,7 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=90)
+    launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGINT
     assert run_json(tmp_path / "job")["state"] == "interrupted"
 
@@ -224,7 +226,7 @@ def test_ctrl_c_cancels_a_pending_job(tmp_path: Path, answers_late: bool) -> Non
     launcher = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     wait_until(lambda: len(queue()) == 1, 60)
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=40)
+    launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGINT
     assert queue() == []
 
@@ -245,7 +247,7 @@ def test_a_job_whose_ranks_save_on_sigusr1_exits_with_75(tmp_path: Path, batch: 
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
     (job,) = (line.split()[0] for line in queue())
     subprocess.run(["scancel", "--signal=USR1", *batch, job], check=True)
-    _, stderr = launcher.communicate(timeout=60)
+    _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 75, stderr
     record = run_json(tmp_path / "job")
     assert (record["state"], record["exit_status"]) == ("interrupted", 75)
@@ -263,7 +265,7 @@ def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
         assert len(subprocess.check_output(list_jobs).split()) == 1
     finally:
         subprocess.run(["scancel", *subprocess.check_output(list_jobs, text=True).split()], check=True)
-        _, stderr = first.communicate(timeout=60)
+        _, stderr = first.communicate(timeout=HANG_SECONDS)
     assert first.returncode == 2
     assert "ended without a run" in stderr
 
@@ -286,7 +288,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         assert len(file.read_text().splitlines()) < 300
         (tmp_path / "slow").unlink()
         subprocess.run(["scontrol", "resume", job], check=True)
-        _, stderr = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 0, stderr
     assert len(steps(file.parent)) == 300
     for rank in range(2):
@@ -296,7 +298,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
 
 def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str], Path], tmp_path: Path) -> None:
     with subprocess.Popen(
-        ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "600"], start_new_session=True
+        ["salloc", "--quiet", "--kill-command=TERM", "--ntasks=2", "--nodes=2", "sleep", "1200"], start_new_session=True
     ) as allocation:
         wait_until(lambda: len(queue()) == 1)
         (job,) = (line.split()[0] for line in queue())
@@ -324,7 +326,7 @@ def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str]
         logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
         wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
         subprocess.run(["scancel", job], check=True)
-        _, stderr = launcher.communicate(timeout=90)
-        allocation.wait(timeout=60)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
+        allocation.wait(timeout=HANG_SECONDS)
     assert launcher.returncode == 3
     assert f"ranks 0-1 on n1, n2 are lost: the allocation {job} is" in stderr

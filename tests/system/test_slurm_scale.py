@@ -12,7 +12,7 @@ import pytest
 from hvscale.core.errors import RequestError
 from hvscale.launch.cleanup.shared_memory import FOLDER as SHARED_MEMORY
 from hvscale.profiling.read.profile_file import ProfileFile
-from tests.conftest import MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
+from tests.conftest import HANG_SECONDS, MPICH_PREFIX, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 from tests.system import services
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -59,7 +59,7 @@ def profile_in_allocation(
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=needs_mpich)])
 def test_32_tasks_are_recorded_on_four_nodes(tmp_path: Path, mpi: str) -> None:
     job = profile_in_allocation(32, tmp_path, (CALLS,), mpi=mpi)
-    stdout, stderr = job.communicate(timeout=180)
+    stdout, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 0, stderr
     (row,) = (row for row in json.loads(stdout)["rows"] if row["operation"] == "allreduce")
     assert (row["calls"], row["bytes"]) == (32 * CALLS, 32 * CALLS * BYTES)
@@ -80,7 +80,9 @@ def test_each_task_of_an_array_has_its_own_run(hvscale: Run, tmp_path: Path) -> 
     written = hvscale("launch", *options, "--sbatch", "job.sh", *command)
     assert written.returncode == 0, written.stderr
     assert f"{tmp_path}/my 100%a runs/task-ID" in written.stdout
-    done = subprocess.run(["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["sbatch", "--wait", "job.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     for task in (3, 7):
         run = tmp_path / "my 100%a runs" / f"task-{task}"
@@ -121,7 +123,7 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     )
     wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
-    job.wait(timeout=60)
+    job.wait(timeout=HANG_SECONDS)
     wait_until(lambda: processes_below(tmp_path) == [])
     (folder,) = local.iterdir()
     outside = hvscale("cleanup", "job")
@@ -133,7 +135,7 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     assert f"collected profiles {folder} of {tmp_path}/job" in again.stdout.splitlines(), again.stderr
     assert sorted(path.name for path in (tmp_path / "job/hvprof").iterdir()) == ["rank-00000.hvp", "rank-00001.hvp"]
@@ -160,7 +162,7 @@ def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(t
     (folder,) = local.iterdir()
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
     wait_until(lambda: processes_below(tmp_path, named="allreduces") == [])
-    output, _ = job.communicate("go on\n", timeout=120)
+    output, _ = job.communicate("go on\n", timeout=HANG_SECONDS)
     assert f"collected profiles {folder} of {tmp_path}/job" in output.splitlines()
     assert sorted(path.name for path in (tmp_path / "job/hvprof").iterdir()) == ["rank-00000.hvp", "rank-00001.hvp"]
     assert list(local.iterdir()) == []
@@ -179,7 +181,7 @@ def error_of_failed_node(
         mapped = shared_memory_of(folder)
         fail()
     finally:
-        _, stderr = job.communicate(timeout=180)
+        _, stderr = job.communicate(timeout=HANG_SECONDS)
     assert job.returncode == 3, stderr
     own = [line for line in stderr.splitlines() if line.startswith("hvscale: ") and "warning" not in line]
     assert len(own) == 1, stderr

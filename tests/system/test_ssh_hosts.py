@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, Run, kill_below, needs_mpich, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, kill_below, needs_mpich, run_json, wait_until
 from tests.system.services import SshHosts, machine_state
 from tests.system.test_placements import (
     BYTES,
@@ -108,7 +108,7 @@ def test_a_signal_leaves_no_process_on_the_hosts(
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
     wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
     launcher.send_signal(number)
-    launcher.wait(timeout=60)
+    launcher.wait(timeout=HANG_SECONDS)
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])
 
 
@@ -129,7 +129,7 @@ def test_a_host_that_stops_answering_while_ranks_run_is_named(
     link = ["ip", "-n", ssh.namespaces["beta"], "link", "set", "dev", "eth0"]
     subprocess.run([*link, "down"], check=True)
     try:
-        _, stderr = launcher.communicate(timeout=120)
+        _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     finally:
         subprocess.run([*link, "up"], check=True)
         kill_below(tmp_path)  # hvscale cannot reach the ranks of a lost host
@@ -147,7 +147,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     monkeypatch.setenv("HVSCALE_SSH", ssh.ssh)
     words = [str(PROGRAMS / "hvscale"), "launch", "-np", "2", "--hosts", "alpha,beta", "--", "true"]
     limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *words]
-    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == status, done.stderr
     if status:
         (line,) = done.stderr.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hvscale.trainer import demo_config
-from tests.conftest import DIRECT_START, PROGRAMS, Run, run_json, wait_until
+from tests.conftest import DIRECT_START, HANG_SECONDS, PROGRAMS, Run, run_json, wait_until
 
 TINY = (
     *("--n-resblocks", "1", "--n-feats", "8", "--batch-size", "2", "--patch-size", "16", "--steps", "4"),
@@ -60,7 +60,7 @@ def test_ctrl_c_is_one_line_and_leaves_a_readable_run_folder(tmp_path: Path) -> 
     try:
         wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
         training.send_signal(signal.SIGINT)
-        _, stderr = training.communicate(timeout=60)
+        _, stderr = training.communicate(timeout=HANG_SECONDS)
     finally:
         training.kill()
     assert training.returncode == 130
@@ -84,7 +84,7 @@ def test_training_under_hvscale_launch(hvscale: Run, tmp_path: Path, mpi: str) -
 def test_training_under_mpirun_and_horovodrun(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     environment = {**os.environ, **DIRECT_START, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     command = [str(PROGRAMS / launcher[0]), *launcher[1:], *TRAIN, "--run", "job"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "job", 2)
     assert (done.stdout + done.stderr).count("PSNR on") == 1
@@ -156,7 +156,7 @@ def test_full_disk_ends_training_with_one_line(hvscale_warm: Run, small_disk: Ca
 
 def test_demo(hvscale: Run, tmp_path: Path) -> None:
     """Does not check the PSNR, which depends on the machine's speed."""
-    done = hvscale("demo", "--seconds", 1, "--run", "job", timeout=400)
+    done = hvscale("demo", "--seconds", 1, "--run", "job", timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     for expected in ("PSNR on", "images/s in total", "allreduce", "busbw", "run folder:", "picture:"):
         assert expected in done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, YIELDS, Run, processes_below, requested_knobs, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, YIELDS, Run, processes_below, requested_knobs, run_json, wait_until
 
 # A job whose speed and failures depend on Open MPI's all-reduce algorithm. The arguments give the
 # behaviour of each algorithm, for example `ring=fast`. If there is a file `held`, the jobs from the
@@ -40,7 +40,7 @@ for step in range(100000):
     if step == 4 and mood == "crash" and world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 4 and mood == "hang":
-        time.sleep(600)
+        time.sleep(1200)
     loss = float(total.mean()) / (step + 1) * (2 if mood == "wrong" else 1)
     now = time.monotonic()
     if steps is not None:
@@ -118,7 +118,7 @@ def test_a_faster_setting_is_found_and_proven_although_others_fail(
     done = hvscale(
         *("tune", "-np", "2", "--run", "study", "--knobs", "allreduce_algorithm", "--trial-seconds", "0.5", "--json"),
         *("--csv", "trials.csv", *YIELDS, "--", "python", program(STEPS), *behaviours),
-        timeout=400,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "study"
@@ -194,7 +194,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     assert second.returncode == 2
     assert f"{folder} is in use by process {first.pid} on " in second.stderr
     first.send_signal(signal.SIGINT)
-    _, stderr = first.communicate(timeout=60)
+    _, stderr = first.communicate(timeout=HANG_SECONDS)
     assert first.returncode == 130, stderr
     assert tune_json(folder)["state"] == "interrupted"
     assert processes_below(folder) == []
@@ -212,7 +212,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     other_study = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
     assert other_study.returncode == 2
     assert "holds another study: its fixed differs" in other_study.stderr
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     document = tune_json(folder)
     assert document["trials"][: len(before)] == before
@@ -228,20 +228,20 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     # them later.
     (folder / "guide.html").unlink()
     (folder / "guide.html").mkdir()
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert tune_json(folder)["state"] == "failed"
     (folder / "guide.html").rmdir()
     (folder / "study.db").write_bytes(b"no database" * 1000)
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
     assert done.returncode == 2, done.stderr
     last_line = done.stderr.splitlines()[-1]
     assert last_line.startswith(f"hvscale: {folder}/study.db cannot be used (")
     assert "file is not a database" in last_line
     assert "Traceback" not in done.stderr
     (folder / "study.db").unlink()
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=120)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     assert (folder / "guide.html").is_file()
     after = tune_json(folder)
@@ -252,7 +252,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     ("command", "status", "message"),
     [
         (
-            ("sleep", "600"),
+            ("sleep", "1200"),
             4,
             "no step of the command was seen (no step in 2 s; looked for: steps.jsonl, marked steps",
         ),
@@ -352,10 +352,10 @@ def test_hvscale_train_changes_horovod_knobs_without_a_restart_and_checks_sums(t
         *("--env", f"PYTHONPATH={site}", "--", *TRAIN),
     )
     try:
-        wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None, seconds=150)
+        wait_until(lambda: trials_in(folder) == 7 or search.poll() is not None)
     finally:
         search.send_signal(signal.SIGINT)  # does not wait for a proof
-        _, stderr = search.communicate(timeout=60)
+        _, stderr = search.communicate(timeout=HANG_SECONDS)
     document = tune_json(folder)
     # If no setting was faster, the search may have ended before the signal.
     assert (search.returncode, document["state"]) in ((130, "interrupted"), (0, "finished")), stderr

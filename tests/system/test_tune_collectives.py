@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable
-from tests.conftest import PROGRAMS, YIELDS, Run, needs_mpich, processes_below, requested_env, run_json, wait_until
+from tests.conftest import (
+    HANG_SECONDS,
+    PROGRAMS,
+    YIELDS,
+    Run,
+    needs_mpich,
+    processes_below,
+    requested_env,
+    run_json,
+    wait_until,
+)
 
 KIB = 1 << 10
 STUDY = ("tune-collectives", "-np", "2", "-b", "4K", "-e", "16K", "--run", "study", *YIELDS)
@@ -126,7 +136,7 @@ def test_an_interrupted_study_keeps_its_measurements_and_a_job_uses_its_table(
     process = study("-e", "64M")
     wait_until(lambda: has_reported(tmp_path, '"sample"'))
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + signal.SIGINT, stderr
     assert "Traceback" not in stderr
     interrupted = document_in(tmp_path / "study")
@@ -134,7 +144,9 @@ def test_an_interrupted_study_keeps_its_measurements_and_a_job_uses_its_table(
     assert interrupted["measurements"]["points"]
     assert processes_below(tmp_path) == []
 
-    done = hvscale(*STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=300)
+    done = hvscale(
+        *STUDY, "--ops", "broadcast,allreduce,allgather,gather", "--json", "--csv", "rows.csv", timeout=HANG_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document == document_in(tmp_path / "study")
@@ -184,7 +196,7 @@ def test_mpich_over_ucx_has_no_eager_limit(hvscale: Run) -> None:
 
 @needs_mpich
 def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
-    done = hvscale(*STUDY, "--mpi", "mpich", "-e", "4K", "--json", timeout=300)
+    done = hvscale(*STUDY, "--mpi", "mpich", "-e", "4K", "--json", timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {"library", "chain", "library's binomial", "library's pipelined_tree"} <= choices_in(document, "broadcast")
@@ -217,14 +229,14 @@ def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Pa
     words = ("--ops", "broadcast,allreduce", "-e", "4K", "--env", f"LD_PRELOAD={preload}", "--env", f"WAIT={wait}")
     wait.touch()
     (tmp_path / "numbers.py").write_text("raise SystemExit")  # it replaces none of Python's modules
-    short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=120)
+    short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=HANG_SECONDS)
     assert short.returncode == 0, short.stderr
     document = document_in(tmp_path / "study")
     unfinished = sum(not job["finished"] for job in document["jobs"] if not job["confirmation"])
     assert unfinished
     assert f"before {unfinished} of 2 jobs were finished: resume with --run" in short.stderr
     wait.unlink()
-    done = hvscale(*STUDY, *words, timeout=300)
+    done = hvscale(*STUDY, *words, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     later = document_in(tmp_path / "study")
     assert all(job["finished"] for job in later["jobs"] if not job["confirmation"])
@@ -245,7 +257,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
     """The third communicator belongs to the first named algorithm."""
     preload = compile_library(tmp_path, KILLS_RANK_1)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
-    done = hvscale(*STUDY, *words, timeout=200)
+    done = hvscale(*STUDY, *words, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     assert "library's linear failed and is left out" in done.stderr
     document = document_in(tmp_path / "study")
@@ -259,7 +271,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
 
 def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
     preload = compile_library(tmp_path, KILLS_RANK_1.replace("known == 2", "known == 0"))
-    done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=100)
+    done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=HANG_SECONDS)
     assert done.returncode == 3, done.stderr
     assert "np 2, allreduce: rank 1" in done.stderr
     assert document_in(tmp_path / "study")["state"] == "failed"
@@ -268,7 +280,7 @@ def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path
 
 def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
     preload = compile_library(tmp_path, WRONG_BROADCASTS)
-    done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=200)
+    done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=HANG_SECONDS)
     assert done.returncode == 4, done.stderr
     assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]
     points = document_in(tmp_path / "study")["measurements"]["points"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROGRAMS, QUICK_START
+from tests.conftest import HANG_SECONDS, PROGRAMS, QUICK_START
 
 TUTORIALS = sorted(
     path for path in Path(__file__).parents[2].joinpath("docs", "tutorials").glob("*.md") if path.stem != "index"
@@ -43,7 +43,7 @@ def test_every_command_of_the_tutorial_works(tutorial: Path, tmp_path: Path) -> 
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=300,
+                timeout=HANG_SECONDS,
             )
             print(f"$ {command}\n{done.stdout}")
             assert done.returncode == 0, f"{command}\n{done.stdout}"

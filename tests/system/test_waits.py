@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from hvscale.launch.rank_side import host_preflight
-from tests.conftest import PROGRAMS, Run, processes_below, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, processes_below, run_json, wait_until
 
 # Shell commands for HVSCALE_SSH that hang before connecting, after connecting, or after the first
 # answer.
 UNRESPONSIVE = {
-    "before": "sleep 600",
-    "connected": "read question; sleep 600",
+    "before": "sleep 1200",
+    "connected": "read question; sleep 1200",
     "after": 'read question; printf "%s\\n" "$question" | '
-    f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 600',
+    f'SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" {sys.executable} -I {host_preflight.__file__} | head -n 1; sleep 1200',
 }
 LONG_TIMEOUT = "300"
 
@@ -46,12 +46,12 @@ def test_a_signal_interrupts_the_wait_for_a_host(
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(number)
     launcher.send_signal(number)
-    _, stderr = launcher.communicate(timeout=60)
+    _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + number, stderr
     assert f"interrupted by {number.name}" in stderr
     assert run_json(tmp_path / "job")["state"] == "interrupted"
     # On a busy machine killed processes end a moment later.
-    wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
+    wait_until(lambda: processes_below(tmp_path) == [])
 
 
 @pytest.mark.parametrize("unresponsive_ssh", ["before"], indirect=True)
@@ -67,9 +67,9 @@ def test_a_signal_during_the_host_checks_leaves_no_ssh(tmp_path: Path, unrespons
     )
     wait_until((tmp_path / "asked").exists)
     launcher.send_signal(signal.SIGTERM)
-    _, stderr = launcher.communicate(timeout=60)
+    _, stderr = launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGTERM, stderr
-    wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
+    wait_until(lambda: processes_below(tmp_path) == [])
 
 
 def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, unresponsive_ssh: dict[str, str]) -> None:
@@ -83,4 +83,4 @@ def test_an_unresponsive_host_is_named(hvscale: Run, tmp_path: Path, unresponsiv
     assert "host alpha has not answered by ssh within 1 s" in line
     assert "HVSCALE_ANSWER_TIMEOUT=SECONDS" in line
     assert run_json(tmp_path / "job")["state"] == "failed"
-    wait_until(lambda: processes_below(tmp_path) == [], seconds=20)
+    wait_until(lambda: processes_below(tmp_path) == [])

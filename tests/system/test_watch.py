@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, Request
 
-from tests.conftest import PROGRAMS, Run, kill_below, processes_below, run_hvscale, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, kill_below, processes_below, run_hvscale, wait_until
 
 STEADY = Path(__file__).parent.parent / "profiling" / "programs" / "steady.c"
 ALL_REDUCE_BYTES, BROADCAST_BYTES = 64 << 10, 1 << 20
@@ -71,7 +71,7 @@ def job_folder(steady: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def watch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(PROGRAMS / "hvscale"), "watch", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def test_one_sample_of_known_traffic(job_folder: Path) -> None:
@@ -193,7 +193,7 @@ def served(folder: Path, *arguments: str) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(HANG_SECONDS) == 0
 
 
 def test_the_page_in_a_browser(job_folder: Path, new_page: Callable[..., Page]) -> None:
@@ -233,7 +233,7 @@ def test_the_page_in_a_browser(job_folder: Path, new_page: Callable[..., Page]) 
 
 def ask(url: str, path: str | None = None, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=HANG_SECONDS)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, parts.path if path is None else path, headers=given)
     answer = connection.getresponse()
@@ -332,7 +332,7 @@ def test_a_job_that_is_killed_meanwhile(hvscale: Run, steady: Path, tmp_path: Pa
             else:
                 ranks = processes_below(tmp_path, named="steady")
                 ranks[0].kill()
-            out, errors = watching.communicate(timeout=60)
+            out, errors = watching.communicate(timeout=HANG_SECONDS)
         assert watching.returncode == 0
         state = "interrupted" if killed == "hvscale" else "failed"
         assert f"job: {state} after" in out

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import hvscale as package
 from tests import preloaded
-from tests.conftest import PROGRAMS, Run, run_json, wait_until
+from tests.conftest import HANG_SECONDS, PROGRAMS, Run, run_json, wait_until
 from tests.system import wandb_file
 
 TINY = (
@@ -255,7 +255,7 @@ def test_a_killed_rank_keeps_its_logged_steps_and_leaves_no_logger(tmp_path: Pat
         logger = logger_of(process)
         wait_until(lambda: len(list((tmp_path / "job").glob("wandb/offline-run-*/*.wandb"))) == 1)
         process.kill()
-        logger.wait(60)
+        logger.wait(HANG_SECONDS)
     history, steps = wandb_file.history(tmp_path / "job"), steps_of(tmp_path / "job")
     assert [(values["_step"], values["loss"]) for values in history] == [(step["step"], step["loss"]) for step in steps]
 
@@ -273,7 +273,7 @@ def test_without_the_package_the_error_is_one_line(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": f"{environment}:{Path(package.__file__).parents[1]}"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines() == [

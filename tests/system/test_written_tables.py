@@ -11,7 +11,7 @@ import pytest
 
 from hvscale.comm_tuning.collectives.tables.files import TableTarget, environment, write_files
 from hvscale.comm_tuning.collectives.tables.table import CollectivesTable, Operation, Rule
-from tests.conftest import DIRECT_START, MPICH_PREFIX, Run, needs_mpich
+from tests.conftest import DIRECT_START, HANG_SECONDS, MPICH_PREFIX, Run, needs_mpich
 
 SOURCE = Path(__file__).parents[1] / "comm_tuning" / "programs" / "one_collective.c"
 KIB, MIB = 1 << 10, 1 << 20
@@ -50,7 +50,7 @@ def run_under_mpirun(prefix: Path, words: list[str | Path], folder: Path, **more
         env=mpi_environment(prefix, **more),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

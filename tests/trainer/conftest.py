@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import DIRECT_START, QUICK_START
+from tests.conftest import DIRECT_START, HANG_SECONDS, QUICK_START
 
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.prefix) / "bin"
@@ -43,7 +43,7 @@ def run_on_two_ranks(
         env={**os.environ, **DIRECT_START},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG_SECONDS,
     )
 
 

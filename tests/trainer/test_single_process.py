@@ -11,7 +11,7 @@ import pytest
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, train
-from tests.conftest import DIRECT_START
+from tests.conftest import DIRECT_START, HANG_SECONDS
 from tests.trainer.conftest import PROGRAMS
 
 TINY: dict[str, Any] = {"n_resblocks": 1, "n_feats": 8, "batch_size": 2, "patch_size": 8, "steps": 3}
@@ -68,7 +68,7 @@ def test_horovod_built_for_another_mpi_is_reported_once(photos: Path, rank: str,
         env={**os.environ, **DIRECT_START, "PMI_SIZE": "2", "PMI_RANK": rank},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == line * [

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer.data.batches import EpochOrder, Position, Prefetch
+from tests.conftest import HANG_SECONDS
 
 
 @given(
@@ -91,7 +92,7 @@ def test_batches_are_loaded_ahead() -> None:
 
     with Prefetch(load, 3) as batches:
         batches.get(0)
-        assert third.wait(30)
+        assert third.wait(HANG_SECONDS)
 
 
 def test_failed_batch_raises_when_it_is_requested() -> None:

@@ -21,6 +21,7 @@ from hvscale.trainer.data.images import Pixels, decode, decode_transparency, dec
 from hvscale.trainer.data.make_lr import make_lr
 from hvscale.trainer.data.pairs import Photo
 from hvscale.trainer.data.sources import image_set, split
+from tests.conftest import HANG_SECONDS
 
 WriteImage = Callable[[Path, int, int], None]
 
@@ -318,7 +319,7 @@ def test_an_interrupted_check_reads_no_more_images(photos: Path, monkeypatch: py
     def note(file: Path) -> Pixels:
         read.append(file)
         if len(read) > 1:  # holds the others until the first one has interrupted the check
-            interrupted.wait(60)
+            interrupted.wait(HANG_SECONDS)
             time.sleep(0.2)
         return decode(file)
 
