@@ -18,7 +18,7 @@ from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step
 from hvscale.profiling.analyze.steps import gradient_messages, read_step_log
 
-TOLERANCE = 0.1  # a job sends other messages before its first step
+TOLERANCE = 0.02  # a job sends other messages before its first step
 
 
 def ratio(run: RunFolder) -> float | None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step, split_by_bytes
+from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step, find_step_edges, split_by_bytes
 from hvscale.profiling.read.events import Events, Recording, no_events
 
 
@@ -89,6 +89,38 @@ def test_horovod_may_pack_the_gradients_of_each_step_into_other_messages(
         sizes += [8] if other and step % 10 == 9 else []
     starts = np.cumsum(noise.lognormal(0, 1, len(sizes))).tolist()
     assert find_bytes_per_step(periodic_recording(starts, sizes)) == (gradients.sum(), "steps/s")
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("layers", [1, 60])
+def test_steps_end_before_the_longest_pauses(layers: int, other: bool) -> None:
+    """Four different layers and some equal ones, packed anew in each step, after a broadcast.
+
+    `other`: one in ten steps sends a loss first.
+    """
+    noise = np.random.default_rng(1)
+    gradients = np.array([300, 5000, *[1000] * layers, 70, 20000])
+    sizes, pauses, edges = [123456], [1.0], []
+    for step in range(40):
+        edges.append(len(sizes))
+        sent = [int(part.sum()) for part in np.split(gradients, np.flatnonzero(noise.random(layers + 3) < 0.7) + 1)]
+        sent = [*([8] if other and step % 10 == 9 else []), *sent]
+        sizes += sent
+        pauses += [0.3 + noise.exponential(0.1), *(0.002 + noise.exponential(0.005, len(sent) - 1))]
+    starts = np.cumsum(pauses)
+    found = find_step_edges(periodic_recording(starts.tolist(), sizes))
+    assert found is not None
+    ends_of_steps = np.array(ends(starts[[edge - 1 for edge in [*edges, len(sizes)]]].tolist()))
+    assert np.abs(found[:, None] - ends_of_steps).min(axis=1).max() <= 1  # rounding
+    assert len(found) >= (37 if other else 40)
+
+
+def test_messages_without_repetitions_have_no_step_edges() -> None:
+    noise = np.random.default_rng(1)
+    starts = np.cumsum(noise.exponential(1.0, 400)).tolist()
+    assert find_step_edges(periodic_recording(starts, noise.integers(1, 1 << 20, 400).tolist())) is None
+    assert find_step_edges(periodic_recording(starts[:9], [1, 2] * 4 + [1])) is None
+    assert find_step_edges(periodic_recording(starts, [8] * 400)) is None
 
 
 def test_a_period_in_time_finds_steps_whose_bytes_vary_a_little() -> None:

@@ -190,9 +190,9 @@ def test_each_rank_has_the_edges_of_its_own_marks(own: list[int], overwritten: i
 def test_gradient_messages_are_those_of_the_lowest_rank_with_bytes_by_their_end() -> None:
     made = all_reduces([(30, 4), (10, 1), (20, 0), (25, 8)], [(5, 16)])
     events = made.load()
-    end_ns, size = gradient_messages(replace(made, events=replace(events, bitwise=events.bytes == 8)))
+    end_ns, size, _ = gradient_messages(replace(made, events=replace(events, bitwise=events.bytes == 8)))
     assert ((end_ns / MS).tolist(), size.tolist()) == ([10, 30], [1, 4])
-    end_ns, size = gradient_messages(Recording("hvprof", no_events(), 2, []))
+    end_ns, size, _ = gradient_messages(Recording("hvprof", no_events(), 2, []))
     assert (end_ns.tolist(), size.tolist()) == ([], [])
 
 

@@ -57,7 +57,9 @@ library_algorithm = "ring"
 MARKED = PROGRAM.replace("import horovod", "from hvscale import profiling\nimport horovod").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
 )
-ALL_REDUCES = "from mpi4py import MPI\nfor step in range(12): MPI.COMM_WORLD.allreduce(step)"
+UNMARKED = PROGRAM.replace("torch.nn.Linear(10, 100, bias=False)", "torch.nn.Linear(10, 30, bias=False)")
+UNMARKED_SENT = (1000 + 300) * 4
+TWO_ALL_REDUCES = "from mpi4py import MPI\nfor step in range(2): MPI.COMM_WORLD.allreduce(step)"
 LABEL = "fused messages only, fixed pattern"
 
 
@@ -171,8 +173,23 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(hvscale: Run, pro
     assert LABEL in profiled.stderr
 
 
+def test_steps_that_a_program_does_not_mark_are_found_in_its_messages(
+    hvscale: Run, program: Callable[[str], Path]
+) -> None:
+    options = ("-np", 2, "--set", "fusion_threshold=0", "--run", "messages")
+    done = hvscale("profile", *options, "--", "python", program(UNMARKED))
+    assert done.returncode == 0, done.stderr
+    exported = hvscale("trace", "messages", "--chakra", "trace")
+    assert exported.returncode == 0, exported.stderr
+    assert "messages marks no steps: they were found by the bytes that its messages repeat\n" in exported.stderr
+    replayed = hvscale("replay", "messages", "--steps", 5, "--run", "replayed")
+    assert replayed.returncode == 0, replayed.stderr
+    counted = hvscale("breakdown", "replayed", "--bins", "1024", "--json")
+    assert large_all_reduces(counted.stdout)[1] == 2 * 5 * UNMARKED_SENT
+
+
 def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run) -> None:
-    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", "-c", ALL_REDUCES)
+    done = hvscale("profile", "-np", 2, "--run", "messages", "--", "python", "-c", TWO_ALL_REDUCES)
     assert done.returncode == 0, done.stderr
     for command in (["replay", "messages"], ["trace", "messages", "--chakra", "trace"]):
         refused = hvscale(*command)

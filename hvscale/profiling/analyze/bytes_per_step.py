@@ -6,6 +6,8 @@ a message ends at each step's end, and between two such ends the rank sends the 
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,8 @@ LAST_MESSAGES, MIN_LINKS = 4096, 3
 MAX_BYTES = 2**62  # of them together, so that their sums are exact
 # Fractions of a run: at most so much is outside repetitions, and so much more is as good.
 MAX_OUTSIDE, AS_GOOD = 0.3, 0.002
-MAX_OTHER = 0.001  # of a step's bytes: messages that only some steps send
+SIMILAR = 1.25  # times as many bytes: no two steps
+MAX_OTHER = 64  # bytes, such as those of a loss, that only some steps send
 # The search for longer pauses after several repetitions. Shorter ones are alike. In standard
 # deviations: what independent pauses rarely reach, and by how much the best of equal ones exceeds
 # the first.
@@ -42,14 +45,37 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     that a step has several such repetitions. Without such bytes, a step is one period of the bytes
     sent over time, found by their autocorrelation. Without a period: (None, "MiB/s").
     """
-    end_ns, size = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 2
+    end_ns, size, duration_ns = gradient_messages(recording) if recording is not None else (np.empty(0, np.int64),) * 3
     if len(end_ns) < MIN_MESSAGES or end_ns[-1] == end_ns[0]:
         return None, "MiB/s"
-    # Skip the first tenth: messages at the start belong to no step.
-    kept = end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10
-    times, size = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept]
-    share = _by_bytes(times[-LAST_MESSAGES:], size[-LAST_MESSAGES:]) or _by_time(times, size)
+    kept = _after_start_up(end_ns)
+    times, size, pauses = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept], _log_pauses(end_ns, duration_ns)[kept]
+    share = _by_bytes(size, pauses) or _by_time(times, size)
     return (share, "steps/s") if share else (None, "MiB/s")
+
+
+def find_step_edges(recording: Recording) -> Integers | None:
+    """The start of the first whole step and the ends of all, in nanoseconds since 1970.
+
+    They are ends of the lowest rank's messages, between which it sends the bytes of a step; the
+    longest pauses follow them. A step that sends more than the others lies between two of them too.
+    None if no bytes repeat.
+    """
+    end_ns, size, duration_ns = gradient_messages(recording)
+    if len(end_ns) < MIN_MESSAGES:
+        return None
+    pauses, kept = _log_pauses(end_ns, duration_ns), _after_start_up(end_ns)
+    share = _by_bytes(size[kept], pauses[kept])
+    if share is None:
+        return None
+    sent = np.concatenate([[0], np.cumsum(size)])
+    chains = _chains(sent, int(share), pauses)
+    edges = np.array([edge for chain in chains for edge in chain if edge > 0], np.int64)
+    if len(edges) <= MIN_LINKS:
+        return None
+    # Between two rows of repetitions there may be nothing, or a message that belongs to no step.
+    edges = edges[np.append(True, np.diff(sent[edges]) > MAX_OTHER)]
+    return np.asarray(end_ns[edges - 1], np.int64)
 
 
 def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[float, Integers]:
@@ -58,7 +84,7 @@ def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[
     `bytes_per_step` None: the mean size of a message. The times are empty if the rank sent too few
     messages.
     """
-    end_ns, size = gradient_messages(recording)
+    end_ns, size, _ = gradient_messages(recording)
     if len(end_ns) < MIN_MESSAGES:
         return bytes_per_step or 0.0, end_ns[:0]
     bytes_per_step = bytes_per_step or float(size.sum()) / len(size)
@@ -67,30 +93,58 @@ def split_by_bytes(recording: Recording, bytes_per_step: float | None) -> tuple[
     return bytes_per_step, end_ns[np.searchsorted(sent, bytes_per_step * np.arange(1, steps + 1) * (1 - 1e-9))]
 
 
-def _by_bytes(times: Floats, size: Integers) -> float | None:
-    """The bytes per step by the messages' ends; None if they, and the pauses, do not repeat."""
+def _by_bytes(size: Integers, pauses: Floats) -> float | None:
+    """The bytes per step by the last messages' ends; None if neither they nor the pauses repeat."""
+    size, pauses = size[-LAST_MESSAGES:], pauses[-LAST_MESSAGES:]
     if len(size) < MIN_MESSAGES or size.sum(dtype=np.float64) > MAX_BYTES:
         return None
     sent = np.concatenate([[0], np.cumsum(size)])
-    tried: list[tuple[float, int, list[int]]] = []
+    tried: list[_Repetitions] = []
+    complete = math.inf
     for unit in _candidates(sent):
-        outside, begins = _repetitions(sent, unit)
-        tried.append((outside, unit, begins))
-        if not outside:
+        if unit > SIMILAR * complete:
             break
-    least = min((outside for outside, _, _ in tried), default=1.0)
+        tried.append(_Repetitions.of(sent, unit, pauses))
+        if not tried[-1].outside:
+            complete = min(unit, complete)
+    least = min((one.outside for one in tried), default=1.0)
     if least > MAX_OUTSIDE:
         return None
-    best = next(unit for outside, unit, _ in tried if outside <= least + AS_GOOD)
+    good = [one for one in tried if one.outside <= least + AS_GOOD]
+    # In a step with many equal layers, a few layers more or fewer may repeat too. Such repetitions
+    # drift through the step, and only before a step the pauses are always long.
+    best = max((one for one in good if one.unit <= SIMILAR * good[0].unit), key=lambda one: one.pause)
+    if best.pause - NOISE * best.pause_error < good[0].pause:
+        best = good[0]
     # A small message in one step of ten makes ten steps repeat.
-    unit, begins = next(
-        (unit, begins) for outside, unit, begins in tried if outside <= MAX_OUTSIDE and best % unit <= MAX_OTHER * unit
-    )
-    pauses = np.log(np.maximum(np.diff(times, prepend=times[0]), SHORTEST_PAUSE))
+    shorter = (one for one in tried if one.outside <= MAX_OUTSIDE and best.unit % one.unit <= MAX_OTHER)
+    unit, begins = next((one.unit, one.begins) for one in shorter)
     per_step = _repetitions_per_step(np.maximum.reduceat(pauses, begins))
     if per_step is None:  # if each message is a repetition, only the pauses tell the steps apart
         return float(unit) if len(begins) < len(size) / 2 else None
     return float(unit * per_step)
+
+
+@dataclass(frozen=True)
+class _Repetitions:
+    """How well some bytes repeat: the fraction of a run that is outside, and the first messages."""
+
+    unit: int
+    outside: float
+    begins: list[int]
+    pause: float
+    """The mean logarithm of the seconds before a repetition, with its standard error."""
+    pause_error: float
+
+    @classmethod
+    def of(cls, sent: Integers, unit: int, pauses: Floats) -> "_Repetitions":
+        chains = _chains(sent, unit, pauses)
+        begins = [begin for chain in chains for begin in chain[:-1]]
+        if not begins:
+            return cls(unit, 1.0, begins, -math.inf, 0.0)
+        before = pauses[begins]
+        error = float(before.std()) / math.sqrt(len(before))
+        return cls(unit, _outside(sent, unit, chains), begins, float(before.mean()), error)
 
 
 def _candidates(sent: Integers) -> list[int]:
@@ -105,34 +159,59 @@ def _candidates(sent: Integers) -> list[int]:
     return found
 
 
-def _repetitions(sent: Integers, unit: int) -> tuple[float, list[int]]:
-    """Which fraction is outside repetitions of `unit` bytes, and the first message of each one.
+def _after_start_up(end_ns: Integers) -> NDArray[np.bool_]:
+    """Which messages are after the first tenth of the time: earlier ones may belong to no step."""
+    return np.asarray(end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10)
 
-    Of the messages between repetitions, and of the bytes by which those before the first one and
-    after the last one exceed `unit`: a job may begin and end within one.
+
+def _log_pauses(end_ns: Integers, duration_ns: Integers) -> Floats:
+    """The logarithm of the seconds between each message's begin and the end of the one before."""
+    idle = end_ns - duration_ns - np.concatenate([end_ns[:1], end_ns[:-1]])
+    return np.asarray(np.log(np.maximum(idle / 1e9, SHORTEST_PAUSE)))
+
+
+def _chains(sent: Integers, unit: int, pauses: Floats) -> list[list[int]]:
+    """The repetitions of `unit` bytes: for each row of them, the messages before each of its edges.
+
+    Of rows that are about as long, the one before whose repetitions the pauses are longest.
+    `pauses`: before each message, as by `_log_pauses`.
     """
-    messages = len(sent) - 1
-    ends = np.minimum(np.searchsorted(sent, sent + unit), messages)
+    ends = np.minimum(np.searchsorted(sent, sent + unit), len(sent) - 1)
     linked = np.flatnonzero(sent[ends] == sent + unit).tolist()
-    links = [0] * len(sent)  # the repetitions in a row from here
+    links, paused = [0] * len(sent), [0.0] * len(sent)  # of the repetitions in a row from here
     for start in reversed(linked):
         links[start] = links[ends[start]] + 1
+        paused[start] = paused[ends[start]] + float(pauses[start])
     starts = [start for start in linked if links[start] >= MIN_LINKS]
-    between, position = 0, 0
-    begins: list[int] = []
+    chains: list[list[int]] = []
+    position = 0
     while (first := bisect_left(starts, position)) < len(starts):
         until = int(np.searchsorted(sent, sent[starts[first]] + unit))
-        start = max(starts[first : bisect_left(starts, until)], key=links.__getitem__)
-        between += start - position if begins else 0
-        position = start
+        choices = starts[first : bisect_left(starts, until)]
+        most = max(links[start] for start in choices)
+        position = max(
+            (start for start in choices if links[start] >= most - 1), key=lambda start: paused[start] / links[start]
+        )
+        chain = [position]
         while links[position]:
-            begins.append(position)
             position = int(ends[position])
-    if not begins:
-        return 1.0, begins
-    before, after = sent[begins[0]], sent[-1] - sent[position]
+            chain.append(position)
+        chains.append(chain)
+    return chains
+
+
+def _outside(sent: Integers, unit: int, chains: list[list[int]]) -> float:
+    """Which fraction of a run is outside repetitions.
+
+    Of the messages between rows of them, and of the bytes by which those before the first one and
+    after the last one exceed `unit`: a job may begin and end within one.
+    """
+    if not chains:
+        return 1.0
+    between = sum(later[0] - earlier[-1] for earlier, later in pairwise(chains))
+    before, after = sent[chains[0][0]], sent[-1] - sent[chains[-1][-1]]
     excess = max(before - unit, 0) + max(after - unit, 0)
-    return between / messages + float(excess / sent[-1]), begins
+    return between / (len(sent) - 1) + float(excess / sent[-1])
 
 
 def _repetitions_per_step(pauses: Floats) -> int | None:

@@ -6,7 +6,7 @@ for all steps, that of a typical step, and keeps when each step had sent as many
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.bytes_per_step import find_step_edges
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
 from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
 from hvscale.profiling.read.events import Events, Recording
@@ -36,12 +37,20 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
 
     `ranks`: those to hold besides the lowest one; None: all.
 
+    A run without known steps is divided where the bytes that its messages repeat are sent.
+
     Raises RequestError when the run has neither.
     """
     if any(run.hvprof.glob("gradients-*.hvg")) or not any(run.hvprof.glob("rank-*.hvp")):
         return read_job_gradients(run, ranks)
     recording = read_recording(run)
-    return message_schedule(str(run.path), run.read(), recording, step_edges(recording, read_step_log(run)), ranks)
+    edges = step_edges(recording, read_step_log(run))
+    if edges is None and recording.source == "hvprof" and recording.has_calls:
+        edges = find_step_edges(recording)
+        if edges is not None:
+            warning = f"{run.path} marks no steps: they were found by the bytes that its messages repeat"
+            recording = replace(recording, warnings=[warning, *recording.warnings])
+    return message_schedule(str(run.path), run.read(), recording, edges, ranks)
 
 
 def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
@@ -94,7 +103,7 @@ def message_schedule(
 ) -> JobGradients:
     """Return a schedule in which each all-reduce between all ranks is one tensor.
 
-    `run`: its name in errors. `edges`: of the lowest rank's steps, from `step_edges`. `ranks`: as
+    `run`: its name in errors. `edges`: of the lowest rank's steps. `ranks`: as
     in `read_job_schedule`. Raises RequestError without known steps, or without a step that has the
     usual bytes on all ranks.
     """

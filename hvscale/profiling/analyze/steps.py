@@ -97,7 +97,7 @@ def step_edges(recording: Recording, log: LoggedSteps | None) -> NDArray[np.int6
     # A missing duration would shift all later steps.
     if log is None or log.warning is not None or recording.overwritten or "allreduce" not in names:
         return None
-    end_ns, size = _ends_and_bytes(
+    end_ns, size, _ = _ends_and_bytes(
         recording, lambda events: (events.operation == names.index("allreduce")) & ~events.bitwise
     )
     sent = np.cumsum(size, dtype=np.float64)
@@ -158,25 +158,25 @@ def edges_by_rank(recording: Recording, edges_ns: NDArray[np.int64]) -> dict[int
     return found
 
 
-def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The end times of the lowest rank's collectives, ascending, and their bytes.
+def gradient_messages(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The end times of the lowest rank's collectives, ascending, their bytes, and their durations.
 
-    Bitwise reductions, by which Horovod's ranks negotiate, are excluded.
+    Times are in nanoseconds. Bitwise reductions, by which Horovod's ranks negotiate, are excluded.
     """
     return _ends_and_bytes(recording, lambda events: ~events.bitwise & (events.bytes > 0))
 
 
 def _ends_and_bytes(
     recording: Recording, chosen: Callable[[Events], NDArray[np.bool_]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The end times of the lowest rank's chosen messages, ascending, and their bytes."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The end times of the lowest rank's chosen messages, ascending, their bytes and durations."""
     rank = min(recording.ranks, default=0)
-    found = [(np.empty(0, np.int64),) * 2]
+    found = [(np.empty(0, np.int64),) * 3]
     for part in recording.events.parts:
         if part.rank == rank:
             for events in pieces(part, detail=False):
                 kept = events.take(chosen(events))
-                found.append((kept.start_ns + kept.duration_ns, kept.bytes))
-    end_ns, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
+                found.append((kept.start_ns + kept.duration_ns, kept.bytes, kept.duration_ns))
+    end_ns, size, duration_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
     order = np.argsort(end_ns, kind="stable")
-    return end_ns[order], size[order]
+    return end_ns[order], size[order], duration_ns[order]
