@@ -121,6 +121,7 @@ def test_messages_without_repetitions_have_no_step_edges() -> None:
     assert find_step_edges(periodic_recording(starts, noise.integers(1, 1 << 20, 400).tolist())) is None
     assert find_step_edges(periodic_recording(starts[:9], [1, 2] * 4 + [1])) is None
     assert find_step_edges(periodic_recording(starts, [8] * 400)) is None
+    assert find_step_edges(periodic_recording(starts, [1 << 62, 1] * 200)) is None  # the sums are no int64
 
 
 def test_a_period_in_time_finds_steps_whose_bytes_vary_a_little() -> None:
@@ -216,4 +217,6 @@ def test_any_messages_have_steps_with_bytes_or_none(messages: list[tuple[float, 
     share, unit = find_bytes_per_step(made)
     assert (share is None) == (unit == "MiB/s")
     assert share is None or share > 0
+    edges = find_step_edges(made)
+    assert edges is None or (np.diff(edges) >= 0).all()
     assert len(split_by_bytes(made, share)[1]) <= sum(size for _, size in messages)

@@ -62,7 +62,7 @@ def find_step_edges(recording: Recording) -> Integers | None:
     None if no bytes repeat.
     """
     end_ns, size, duration_ns = gradient_messages(recording)
-    if len(end_ns) < MIN_MESSAGES:
+    if len(end_ns) < MIN_MESSAGES or size.sum(dtype=np.float64) > MAX_BYTES:
         return None
     pauses, kept = _log_pauses(end_ns, duration_ns), _after_start_up(end_ns)
     share = _by_bytes(size[kept], pauses[kept])

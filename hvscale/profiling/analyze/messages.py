@@ -103,8 +103,8 @@ def message_schedule(
 ) -> JobGradients:
     """Return a schedule in which each all-reduce between all ranks is one tensor.
 
-    `run`: its name in errors. `edges`: of the lowest rank's steps. `ranks`: as
-    in `read_job_schedule`. Raises RequestError without known steps, or without a step that has the
+    `run`: its name in errors. `edges`: of the lowest rank's steps. `ranks`: as in
+    `read_job_schedule`. Raises RequestError without known steps, or without a step that has the
     usual bytes on all ranks.
     """
     refused = f"{run} holds no gradients, and its messages cannot replace them: {{}}. Use `hvscale profile --gradients`"
