@@ -124,6 +124,17 @@ def test_messages_without_repetitions_have_no_step_edges() -> None:
     assert find_step_edges(periodic_recording(starts, [1 << 62, 1] * 200)) is None  # the sums are no int64
 
 
+@pytest.mark.parametrize("steps", range(6, 30))
+def test_each_step_may_have_two_messages_at_any_times(steps: int) -> None:
+    noise = np.random.default_rng(steps)
+    starts = [0.0, *(1 + np.cumsum(noise.lognormal(-4, 1, 2 * steps)))]
+    made = periodic_recording(starts, [50, *[1200, 4000] * steps])
+    assert find_bytes_per_step(made) == (5200, "steps/s")
+    edges = find_step_edges(made)
+    assert edges is not None
+    assert len(edges) >= steps
+
+
 def test_a_period_in_time_finds_steps_whose_bytes_vary_a_little() -> None:
     noise = np.random.default_rng(1)
     starts = [step + 0.1 * place for step in range(60) for place in range(4)]

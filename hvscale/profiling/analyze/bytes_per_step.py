@@ -121,7 +121,7 @@ def _by_bytes(size: Integers, pauses: Floats) -> float | None:
     unit, begins = next((one.unit, one.begins) for one in shorter)
     per_step = _repetitions_per_step(np.maximum.reduceat(pauses, begins))
     if per_step is None:  # if each message is a repetition, only the pauses tell the steps apart
-        return float(unit) if len(begins) < len(size) / 2 else None
+        return float(unit) if 1.5 * len(begins) < len(size) else None
     return float(unit * per_step)
 
 
