@@ -151,6 +151,11 @@ def test_messages_in_the_first_tenth_belong_to_no_step() -> None:
     assert find_bytes_per_step(periodic_recording(starts, sizes)) == (64, "steps/s")
 
 
+def test_a_job_may_stand_still_before_its_last_message() -> None:
+    starts = [*np.arange(59).tolist(), 1e4]
+    assert find_bytes_per_step(periodic_recording(starts, [300, 100, 7] * 20)) == (407, "steps/s")
+
+
 def test_small_messages_between_large_ones_are_no_steps() -> None:
     starts = [0.5 * number for number in range(101)]
     share, _ = find_bytes_per_step(periodic_recording(starts, [1000, 1] * 50 + [1000]))

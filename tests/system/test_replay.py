@@ -57,7 +57,7 @@ library_algorithm = "ring"
 MARKED = PROGRAM.replace("import horovod", "from hvscale import profiling\nimport horovod").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
 )
-UNMARKED = PROGRAM.replace("torch.nn.Linear(10, 100, bias=False)", "torch.nn.Linear(10, 30, bias=False)")
+UNMARKED = "import time\n" + PROGRAM.replace("10, 100", "10, 30").replace("step()\n", "step()\n    time.sleep(0.02)\n")
 UNMARKED_SENT = (1000 + 300) * 4
 TWO_ALL_REDUCES = "from mpi4py import MPI\nfor step in range(2): MPI.COMM_WORLD.allreduce(step)"
 LABEL = "fused messages only, fixed pattern"

@@ -160,8 +160,12 @@ def _candidates(sent: Integers) -> list[int]:
 
 
 def _after_start_up(end_ns: Integers) -> NDArray[np.bool_]:
-    """Which messages are after the first tenth of the time: earlier ones may belong to no step."""
-    return np.asarray(end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10)
+    """Which messages are after the first tenth of the time: earlier ones may belong to no step.
+
+    All, if that would leave less than half of them: a job that stood still at its end.
+    """
+    late = np.asarray(end_ns >= end_ns[0] + (end_ns[-1] - end_ns[0]) // 10)
+    return late if late.mean() >= 0.5 else np.ones_like(late)
 
 
 def _log_pauses(end_ns: Integers, duration_ns: Integers) -> Floats:
