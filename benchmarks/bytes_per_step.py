@@ -1,7 +1,8 @@
 """How often the steps of recorded runs are found from their messages alone.
 
-Each run needs hvprof's recording, and steps.jsonl, whose number of steps is compared with what is
-found. Example: `python benchmarks/bytes_per_step.py FOLDER`, with all runs below FOLDER.
+Each run needs a recording, and steps.jsonl, whose number of steps is compared with what is found.
+If the program marked its steps too, the ends that are found are compared with the marks. Example:
+`python benchmarks/bytes_per_step.py FOLDER`, with all runs below FOLDER.
 """
 
 import argparse
@@ -9,28 +10,43 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
 from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step
-from hvscale.profiling.analyze.steps import gradient_messages, read_step_log
+from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step, find_step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, gradient_messages, read_step_log, step_edges
+from hvscale.profiling.read.events import Recording
 
 TOLERANCE = 0.02  # a job sends other messages before its first step
 
 
-def ratio(run: RunFolder) -> float | None:
-    """The bytes found over a step's by steps.jsonl; 0 if none are found, None without steps."""
-    try:
-        recording, log = read_recording(run), read_step_log(run)
-    except RequestError:
-        return None
+def ratio(recording: Recording, log: LoggedSteps) -> float | None:
+    """The bytes found over a step's by steps.jsonl; 0 if none are found, None without messages."""
     sent = int(gradient_messages(recording)[1].sum())
-    if log is None or not sent:
-        return None
-    return (find_bytes_per_step(recording)[0] or 0) * len(log.seconds) / sent
+    return (find_bytes_per_step(recording)[0] or 0) * len(log.seconds) / sent if sent else None
+
+
+def kind_of(value: float) -> str:
+    if value == 0:
+        return "nothing found"
+    if abs(value - 1) < TOLERANCE:
+        return "right"
+    return "several steps taken for one" if abs(value - round(value)) < TOLERANCE else "wrong"
+
+
+def has_right_ends(recording: Recording) -> bool | None:
+    """Whether the ends found and the marks lie between the same messages; None without marks."""
+    marks, found = step_edges(recording, None), find_step_edges(recording)
+    if marks is None or found is None:
+        return None if marks is None else False
+    ends = gradient_messages(recording)[0]
+    marked, inferred = np.searchsorted(ends, marks), np.searchsorted(ends, found, "right")
+    # The first steps may be found later, and only the last step found has an end without a mark.
+    return np.array_equal(marked[marked >= inferred[0]], inferred[inferred <= marked[-1]])
 
 
 def main() -> None:
@@ -38,25 +54,28 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
     found: Counter[str] = Counter()
+    ends: Counter[bool] = Counter()
     start = time.process_time()
-    for recording in track(sorted(options.folder.rglob("hvprof")), "runs"):
-        value = ratio(RunFolder(recording.parent))
+    for folder in track(sorted(options.folder.rglob("hvprof")), "runs"):
+        run = RunFolder(folder.parent)
+        try:
+            recording, log = read_recording(run), read_step_log(run)
+        except RequestError:
+            continue
+        value = ratio(recording, log) if log is not None else None
         if value is None:
             continue
-        if value == 0:
-            kind = "nothing found"
-        elif abs(value - 1) < TOLERANCE:
-            kind = "right"
-        elif abs(value - round(value)) < TOLERANCE:
-            kind = "several steps taken for one"
-        else:
-            kind = "wrong"
-        found[kind] += 1
+        found[kind_of(value)] += 1
+        right = has_right_ends(recording)
+        if right is not None:
+            ends[right] += 1
+    if not found:
+        parser.error(f"no run with a recording and steps.jsonl below {options.folder}")
+    seconds = (time.process_time() - start) / found.total()
     for kind, runs in found.most_common():
         Console().print(f"{kind}: {runs} of {found.total()} runs")
-    Console().print(
-        f"{(time.process_time() - start) / max(found.total(), 1):.2f} s of a core for each run, reading included"
-    )
+    Console().print(f"ends of marked steps found: in {ends[True]} of {ends.total()} runs")
+    Console().print(f"{seconds:.2f} s of a core for each run, reading included")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ os.environ |= {"GOMP_SPINCOUNT": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # A command that takes longer hangs. A machine with much other work needs several minutes for some.
-# Programs of tests that shall hang sleep twice as long.
+# Programs of tests that are meant to hang sleep twice as long.
 HANG_SECONDS = 600
 # The first line of programs that use Horovod and compile nothing. It leaves out PyTorch's compiler,
 # whose import by torch.optim more than doubles a rank's start, and operators for tensors without
@@ -277,10 +277,10 @@ def suspend(pid: int) -> None:
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = HANG_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"timeout of {seconds} s"
+        assert time.monotonic() < deadline, f"timeout of {HANG_SECONDS} s"
         time.sleep(0.05)
 
 

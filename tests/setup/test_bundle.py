@@ -31,7 +31,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if subprocess.run([*WITHOUT_NETWORK, "true"], capture_output=True).returncode:
         pytest.skip("this machine cannot make a network namespace")
     words = [sys.executable, str(CLONE / "setup" / "bundle.py"), "--torch", "site", "--level", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=600)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=HANG_SECONDS
+    )
     if "no network" in done.stderr:
         pytest.skip("making a bundle needs the package registry")
     assert done.returncode == 0, done.stderr
@@ -80,7 +82,7 @@ def install(
         env=setup_environment(cache) | {"PYTHON": sys.executable} | variables,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANG_SECONDS,
     )
 
 
@@ -461,7 +463,9 @@ tools = Tools(Path(sys.argv[2]), Path(sys.argv[2], "log"))
 print(json.dumps([tools.packages("3.12", without) for without in (TORCH_PACKAGES, ())]))
 """
     words = [sys.executable, "-c", asked, str(CLONE / "setup"), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=600)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=setup_environment(users_cache()), timeout=HANG_SECONDS
+    )
     if "no network" in done.stderr:
         pytest.skip("making a bundle needs the package registry")
     without, everything = ({line.partition("==")[0] for line in lines} for lines in json.loads(done.stdout))

@@ -98,7 +98,7 @@ def run_site_setup(
     copy: Path, python: Path, environment: dict[str, str], *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
     command = [str(python), str(copy / "setup" / "install.py"), "--torch", "site", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
 
 
 def run_setup_code(code: str, python: Path = Path(sys.executable), **environment: str) -> str:

@@ -14,7 +14,6 @@ from tests import preloaded
 from tests.conftest import HANG_SECONDS, Run
 from tests.system import services
 
-PAGE_SECONDS = 180  # a page of a report takes over 30 s on a machine that is busy enough
 CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -93,7 +92,7 @@ def browser() -> Iterator[Browser]:
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("neither chromium nor google-chrome is installed")
-    expect.set_options(timeout=1000 * PAGE_SECONDS)
+    expect.set_options(timeout=1000 * HANG_SECONDS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=list(CHROMIUM_FLAGS))
         yield started
@@ -107,7 +106,7 @@ def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def new_page(width: int = 1280, height: int = 900) -> Page:
         page = browser.new_page(viewport={"width": width, "height": height})
-        page.set_default_timeout(1000 * PAGE_SECONDS)
+        page.set_default_timeout(1000 * HANG_SECONDS)
         pages.append(page)
         return page
 

@@ -192,7 +192,7 @@ def elastic_job(
             process.wait(HANG_SECONDS)
         finally:
             process.kill()
-    wait_until(lambda: not running.ranks_alive(), 10)
+    wait_until(lambda: not running.ranks_alive())
 
 
 def check_samples(job: Job, repeated_steps: int = 0, times: Sequence[float] = ()) -> None:

@@ -192,7 +192,7 @@ def podman_service(folder: Path) -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            wait_until(partial(_succeeds, ["docker", "--host", address, "version"]), DAEMON_SECONDS)
+            wait_until(partial(_succeeds, ["docker", "--host", address, "version"]))
             yield address
         finally:
             service.terminate()

@@ -61,7 +61,17 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comple
     folder = tmp_path_factory.mktemp("check")
     (folder / "numbers.py").write_text("raise SystemExit")  # it replaces none of Python's modules
     done = run_hvscale(
-        folder, "check-gpu", "--dry-run", "--only", SMALL, "--run", "check", "--json", "--csv", "lines.csv", timeout=600
+        folder,
+        "check-gpu",
+        "--dry-run",
+        "--only",
+        SMALL,
+        "--run",
+        "check",
+        "--json",
+        "--csv",
+        "lines.csv",
+        timeout=HANG_SECONDS,
     )
     return done, folder
 

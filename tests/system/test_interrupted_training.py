@@ -200,7 +200,7 @@ def test_sigusr1_waits_for_the_first_step_and_does_not_end_the_evaluation(tmp_pa
     def signalled_at(place: str) -> tuple[int, str]:
         with start(tmp_path, *train) as process:
             try:
-                wait_until((tmp_path / place).exists, 60)
+                wait_until((tmp_path / place).exists)
                 process.send_signal(signal.SIGUSR1)
                 (tmp_path / f"after_{place}").touch()
                 output, _ = process.communicate(timeout=HANG_SECONDS)

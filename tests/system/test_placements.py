@@ -258,7 +258,7 @@ def labelled(found: dict[str, Any]) -> list[dict[str, str]]:
 def wait_for_ranks_to_start(tmp_path: Path) -> None:
     """Wait until both ranks of the run "job" have printed "ready"."""
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
 
 
 def waiting_launcher(tmp_path: Path, place: list[str], mpi: str) -> subprocess.Popen[str]:
@@ -370,7 +370,7 @@ def test_a_swarm_is_kept_while_a_live_run_uses_it(hvscale: Run, tmp_path: Path, 
             stderr=subprocess.DEVNULL,
         )
         log = tmp_path / name / "logs/rank-00000.log"
-        wait_until(lambda: log.exists() and "ready" in log.read_text(), 120)
+        wait_until(lambda: log.exists() and "ready" in log.read_text())
         return started
 
     creator, user = start("maker"), start("user")

@@ -198,7 +198,7 @@ def test_ctrl_c_cancels_a_submitted_job(program: Callable[[str], Path], tmp_path
         stderr=subprocess.PIPE,
     )
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGINT
@@ -224,7 +224,7 @@ def test_ctrl_c_cancels_a_pending_job(tmp_path: Path, answers_late: bool) -> Non
         environment["PATH"] = f"{slow.parent}:{environment['PATH']}"
     submit = ("launch", "--submit", "--mpi", "gloo", "--sbatch-option=--hold", "--run", "job", "--", "true")
     launcher = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
-    wait_until(lambda: len(queue()) == 1, 60)
+    wait_until(lambda: len(queue()) == 1)
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=HANG_SECONDS)
     assert launcher.returncode == 128 + signal.SIGINT
@@ -244,7 +244,7 @@ def test_a_job_whose_ranks_save_on_sigusr1_exits_with_75(tmp_path: Path, batch: 
         text=True,
     )
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     (job,) = (line.split()[0] for line in queue())
     subprocess.run(["scancel", "--signal=USR1", *batch, job], check=True)
     _, stderr = launcher.communicate(timeout=HANG_SECONDS)
@@ -258,7 +258,7 @@ def test_a_pending_job_locks_its_folder(hvscale: Run, tmp_path: Path) -> None:
     first = subprocess.Popen([PROGRAMS / "hvscale", *submit], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     list_jobs = ["squeue", "--noheader", "--name", "job", "--format", "%i"]
     try:
-        wait_until(lambda: bool(subprocess.check_output(list_jobs)), 60)
+        wait_until(lambda: bool(subprocess.check_output(list_jobs)))
         second = hvscale(*submit)
         assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
         assert f"{tmp_path}/job already belongs to a Slurm job" in second.stderr
@@ -281,7 +281,7 @@ def test_a_job_suspended_beyond_the_step_timeout_continues_when_resumed(tmp_path
         text=True,
     ) as launcher:
         file = tmp_path / "job/steps.jsonl"
-        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10, 120)
+        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= 10)
         (job,) = (line.split()[0] for line in queue())
         subprocess.run(["scontrol", "suspend", job], check=True)
         time.sleep(2 + STACK_DUMP_SECONDS + 2)
@@ -324,7 +324,7 @@ def test_a_revoked_allocation_is_reported_as_a_lost_rank(program: Callable[[str]
             text=True,
         )
         logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
         subprocess.run(["scancel", job], check=True)
         _, stderr = launcher.communicate(timeout=HANG_SECONDS)
         allocation.wait(timeout=HANG_SECONDS)

@@ -106,7 +106,7 @@ def test_a_signal_leaves_no_process_on_the_hosts(
         stderr=subprocess.DEVNULL,
     )
     logs = [tmp_path / f"job/logs/rank-{rank:05d}.log" for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
     launcher.send_signal(number)
     launcher.wait(timeout=HANG_SECONDS)
     wait_until(lambda: machine_state(None, tmp_path)["processes"] == [])

@@ -142,12 +142,12 @@ class Terminal:
         return not has_ended
 
     def wait_for(self, text: bytes, times: int = 1) -> None:
-        wait_until(lambda: not self.read() or self.shown.count(text) >= times, 60)
+        wait_until(lambda: not self.read() or self.shown.count(text) >= times)
         assert self.shown.count(text) >= times, self.shown
 
     def end(self) -> int:
         """Wait for the program's end, and return its exit status."""
-        wait_until(lambda: not self.read(), 60)
+        wait_until(lambda: not self.read())
         return self.process.wait()
 
     def close(self) -> None:

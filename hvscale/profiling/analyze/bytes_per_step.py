@@ -127,11 +127,12 @@ def _by_bytes(size: Integers, pauses: Floats) -> float | None:
 
 @dataclass(frozen=True)
 class _Repetitions:
-    """How well some bytes repeat: the fraction of a run that is outside, and the first messages."""
+    """How well `unit` bytes repeat; `outside`: the fraction of a run that does not repeat."""
 
     unit: int
     outside: float
     begins: list[int]
+    """The first message of each repetition."""
     pause: float
     """The mean logarithm of the seconds before a repetition, with its standard error."""
     pause_error: float

@@ -37,7 +37,7 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
 
     `ranks`: those to hold besides the lowest one; None: all.
 
-    A run without known steps is divided where the bytes that its messages repeat are sent.
+    The steps of a run without step marks or steps.jsonl are inferred from its messages.
 
     Raises RequestError when the run has neither.
     """
@@ -48,7 +48,9 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
     if edges is None and recording.source == "hvprof" and recording.has_calls:
         edges = find_step_edges(recording)
         if edges is not None:
-            warning = f"{run.path} marks no steps: they were found by the bytes that its messages repeat"
+            warning = (
+                f"{run.path} has no step marks: its steps were inferred from its messages, as each sends the same bytes"
+            )
             recording = replace(recording, warnings=[warning, *recording.warnings])
     return message_schedule(str(run.path), run.read(), recording, edges, ranks)
 
