@@ -19,9 +19,9 @@ from hvscale.core.run_folder import RunFolder, RunRecord, ranks_in_words
 from hvscale.core.statistics import percentile_interval, resampled_means
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import NO_COLLECTIVE, read_recording, require_complete, require_profile
-from hvscale.profiling.analyze.bytes_per_step import split_by_bytes
+from hvscale.profiling.analyze.bytes_per_step import INFERRED, known_or_inferred_edges, split_by_bytes
 from hvscale.profiling.analyze.grouping import Bins, bin_warnings, parse_bins
-from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, edges_by_rank, gradient_messages, read_step_log
 from hvscale.profiling.read.counters import Totals
 from hvscale.profiling.read.events import Events, Part, Recording, Reducer
 from hvscale.profiling.read.passes import PIECE, in_order, in_order_of_start, pieces, reduce_messages
@@ -99,6 +99,7 @@ class ProfiledRun:
     log: LoggedSteps | None
     edges_ns: NDArray[np.int64] | None
     bytes_per_step: float | None = None  # sent by each rank, if `edges_ns` was derived from them
+    inferred_steps: bool = False  # from the messages, as the program neither marks nor logs its steps
 
     @property
     def has_steps(self) -> bool:
@@ -130,7 +131,8 @@ def read_profiled_run(
             raise RequestError(f"the profile of {run.path} has no collective: `hvscale breakdown` shows what it has")
         raise RequestError(f"{run.path}: {NO_COLLECTIVE}")
     reject_files_of_another_run(run, record, recording)
-    return ProfiledRun(str(run.path), record, recording, log, step_edges(recording, log))
+    edges_ns, inferred = known_or_inferred_edges(recording, log)
+    return ProfiledRun(str(run.path), record, recording, log, edges_ns, inferred_steps=inferred)
 
 
 def reject_files_of_another_run(run: RunFolder, record: RunRecord, recording: Recording) -> None:
@@ -168,12 +170,12 @@ def compare(
     """Compares two runs of the same work: per step if both have steps, else in total.
 
     `bins` as in `parse_bins`. `bytes_per_step`: sent by each rank (`find_bytes_per_step`); divides
-    runs without known steps into steps.
+    two runs that neither mark nor log their steps into steps.
 
     Raises RequestError if a run cannot be read, or if the two did different work.
     """
     runs = [read_profiled_run(run, counters_suffice=True) for run in (before, after)]
-    if bytes_per_step is not None and not any(run.has_steps for run in runs):
+    if bytes_per_step is not None and not any(run.has_steps and not run.inferred_steps for run in runs):
         runs = [divide_into_steps(run, bytes_per_step) for run in runs]
     return compare_profiled_runs(runs[0], runs[1], parse_bins(bins))
 
@@ -184,12 +186,14 @@ def divide_into_steps(run: ProfiledRun, bytes_per_step: float) -> ProfiledRun:
     Unchanged if the rank sent too few messages.
     """
     _, ends_ns = split_by_bytes(run.recording, bytes_per_step)
-    return replace(run, edges_ns=ends_ns, bytes_per_step=bytes_per_step) if len(ends_ns) > 1 else run
+    if len(ends_ns) < 2:
+        return run
+    return replace(run, edges_ns=ends_ns, bytes_per_step=bytes_per_step, inferred_steps=False)
 
 
 def compare_profiled_runs(before: ProfiledRun, after: ProfiledRun, bins: Bins) -> Comparison:
     """`compare` for runs already read."""
-    before, after, left_out = _of_common_ranks(before, after)
+    before, after, left_out = _of_common_ranks(*_with_comparable_steps(before, after))
     by_step = before.has_steps and after.has_steps
     for run, other in ((before, after), (after, before)):
         if run.recording.overwritten and not by_step:
@@ -241,6 +245,28 @@ def _why_calls_are_missed(run: ProfiledRun, other: ProfiledRun) -> str:
     return (
         f"{lost}, and {without.path} has no step marks to compare the others by: record it again with {ring}{marking}"
     )
+
+
+def _with_comparable_steps(before: ProfiledRun, after: ProfiledRun) -> tuple[ProfiledRun, ProfiledRun]:
+    """The runs, without inferred steps if those do not send as much as the other run's."""
+    if not (before.inferred_steps or after.inferred_steps):
+        return before, after
+    sent = [_sent_per_step(run) for run in (before, after)]
+    if sent[0] is not None and sent[1] is not None and not _differ((sent[0], sent[1]), max(sent[0], sent[1])):
+        return before, after
+    before, after = (
+        replace(run, edges_ns=None, inferred_steps=False) if run.inferred_steps else run for run in (before, after)
+    )
+    return before, after
+
+
+def _sent_per_step(run: ProfiledRun) -> float | None:
+    """The bytes that the lowest rank sends per step; None if its steps are unknown."""
+    if run.edges_ns is None:
+        return None
+    end_ns, size, _ = gradient_messages(run.recording)
+    in_steps = (end_ns > run.edges_ns[0]) & (end_ns <= run.edges_ns[-1])
+    return float(size[in_steps].sum()) / (len(run.edges_ns) - 1)
 
 
 def _of_common_ranks(before: ProfiledRun, after: ProfiledRun) -> tuple[ProfiledRun, ProfiledRun, list[str]]:
@@ -533,6 +559,7 @@ def _warnings(before: ProfiledRun, after: ProfiledRun, first: _Table, second: _T
             f"the runs were recorded by {before.recording.source} and {after.recording.source}, which time different parts of "
             f"a call"
         )
+    found += [f"{run.path}: {INFERRED}" for run in (before, after) if run.inferred_steps]
     if before.bytes_per_step is not None:
         found.append(
             f"the steps of these runs are unknown: a step is taken to be {human_bytes(before.bytes_per_step)} sent by each rank"

@@ -16,7 +16,12 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
-from hvscale.profiling.analyze.bytes_per_step import find_bytes_per_step
+from hvscale.profiling.analyze.bytes_per_step import (
+    INFERRED,
+    find_bytes_per_step,
+    find_step_edges,
+    known_or_inferred_edges,
+)
 from hvscale.profiling.analyze.exposed import exposed_communication
 from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.steps import LoggedSteps, step_edges
@@ -347,6 +352,32 @@ def test_runs_without_steps_are_divided_by_bytes_per_step() -> None:
     assert large.seconds_before == pytest.approx(0.010 * 2 * NP * units, rel=0.05)
     assert f"a step is taken to be {human_bytes(share)} sent by each rank" in comparison.warnings[0]
     assert divide_into_steps(shorter, 1e12).edges_ns is None
+
+
+def test_inferred_steps_are_used_if_those_of_both_runs_send_as_much() -> None:
+    runs = [recorded(milliseconds, sizes=(MIB, 3 * MIB), log=False) for milliseconds in (10, 5)]
+    before, after = (replace(run, edges_ns=find_step_edges(run.recording), inferred_steps=True) for run in runs)
+    comparison = compared(before, after)
+    # Nothing shows when the first step began.
+    assert (comparison.per, comparison.steps_before, comparison.steps_after) == ("step", STEPS - 1, STEPS - 1)
+    assert (comparison.total.verdict, comparison.total.calls_before) == ("less", 4 * NP)
+    assert comparison.step is not None
+    assert comparison.step.seconds_before == pytest.approx(STEP_SECONDS, rel=0.01)
+    assert sum(warning.endswith(INFERRED) for warning in comparison.warnings) == 2
+    assert after.edges_ns is not None
+    for other in (after.edges_ns[::2], None):
+        whole = compared(before, replace(after, edges_ns=other, inferred_steps=other is not None))
+        assert (whole.per, whole.step, whole.total.calls_before) == ("run", None, 4 * NP * STEPS)
+        assert not any(warning.endswith(INFERRED) for warning in whole.warnings)
+
+
+def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log() -> None:
+    run = recorded(sizes=(MIB, 3 * MIB))
+    edges, inferred = known_or_inferred_edges(run.recording, run.log)
+    assert (inferred, np.array_equal(edges, step_edges(run.recording, run.log))) == (False, True)
+    edges, inferred = known_or_inferred_edges(run.recording, None)
+    assert (inferred, len(edges)) == (True, STEPS)
+    assert known_or_inferred_edges(replace(run.recording, overwritten=1), None) == (None, False)
 
 
 def test_a_job_stopped_between_two_ranks_marks_did_the_same_work() -> None:

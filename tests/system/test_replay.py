@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hvscale.core.run_folder import RunFolder
+from hvscale.profiling.analyze.bytes_per_step import INFERRED
 from hvscale.profiling.analyze.gradients import read_job_gradients
 from hvscale.profiling.record.rank_side.gradient_recorder import FRAME, MAGIC
 from tests.conftest import DIRECT_START, HANG_SECONDS, PROGRAMS, Run, run_hvscale, run_json, wait_until, write_program
@@ -174,21 +175,29 @@ def test_a_run_without_gradients_is_replayed_from_its_messages(hvscale: Run, pro
 
 
 def test_steps_that_a_program_does_not_mark_are_found_in_its_messages(
-    hvscale: Run, program: Callable[[str], Path]
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     options = ("-np", 2, "--set", "fusion_threshold=0", "--run", "messages")
     done = hvscale("profile", *options, "--", "python", program(UNMARKED))
     assert done.returncode == 0, done.stderr
     exported = hvscale("trace", "messages", "--chakra", "trace")
     assert exported.returncode == 0, exported.stderr
-    assert (
-        "messages has no step marks: its steps were inferred from its messages, as each sends the same bytes\n"
-        in exported.stderr
-    )
+    assert f"messages: {INFERRED}\n" in exported.stderr
     replayed = hvscale("replay", "messages", "--steps", 5, "--run", "replayed")
     assert replayed.returncode == 0, replayed.stderr
     counted = hvscale("breakdown", "replayed", "--bins", "1024", "--json")
     assert large_all_reduces(counted.stdout)[1] == 2 * 5 * UNMARKED_SENT
+    explained = json.loads(hvscale("breakdown", "messages", "--json").stdout)
+    exposed = explained["exposed_communication"]
+    # Nothing shows when the first of the 12 steps began.
+    assert (exposed["basis"], exposed["step_count"], exposed["mean_share_at_least"]) == ("calls", 11, 0)
+    assert exposed["mean_step_seconds"] >= 0.02
+    assert INFERRED in explained["warnings"]
+    compared = json.loads(hvscale("compare", "messages", "messages", "--json").stdout)
+    assert (compared["per"], compared["steps_before"]) == ("step", 11)
+    assert compared["warnings"].count(f"messages: {INFERRED}") == 2
+    assert hvscale("report", "messages").returncode == 0
+    assert "mean of 11 steps, inferred from the messages" in (tmp_path / "messages/report.html").read_text()
 
 
 def test_a_run_without_gradients_and_steps_is_refused(hvscale: Run) -> None:

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.steps import read_step_log, step_edges
+from hvscale.profiling.analyze.bytes_per_step import known_or_inferred_edges
+from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import Events
 
 WARMUP_STEPS = 3  # they send start-up messages: broadcasts of parameters, first negotiation of each tensor
@@ -53,7 +54,7 @@ def job_profile(run: RunFolder) -> JobProfile:
     record, recording = run.read(), read_recording(run)
     events = recording.events.of_rank(min(recording.ranks, default=0))
     chosen = ~events.bitwise
-    edges = step_edges(recording, read_step_log(run))
+    edges, _ = known_or_inferred_edges(recording, read_step_log(run))
     step_bytes = None
     if edges is not None and len(edges) > WARMUP_STEPS + 1:
         chosen &= events.start_ns >= edges[WARMUP_STEPS]

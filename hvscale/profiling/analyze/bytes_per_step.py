@@ -12,11 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.profiling.analyze.steps import gradient_messages
+from hvscale.profiling.analyze.steps import LoggedSteps, gradient_messages, step_edges
 from hvscale.profiling.read.events import Recording
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+INFERRED = "the run has no step marks: its steps were inferred from its messages, as each sends the same bytes"
 MIN_MESSAGES = 10
 # The search for equal bytes: the last messages that are searched, and repetitions in a row that are
 # more than chance.
@@ -52,6 +53,18 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
     times, size, pauses = (end_ns[kept] - end_ns[kept][0]) / 1e9, size[kept], _log_pauses(end_ns, duration_ns)[kept]
     share = _by_bytes(size, pauses) or _by_time(times, size)
     return (share, "steps/s") if share else (None, "MiB/s")
+
+
+def known_or_inferred_edges(recording: Recording, log: LoggedSteps | None) -> tuple[Integers | None, bool]:
+    """`step_edges` or, if these are unknown, `find_step_edges`; and whether they were inferred.
+
+    Nothing is inferred if rings lost messages, because each of them begins at another step.
+    """
+    edges = step_edges(recording, log)
+    if edges is not None or recording.overwritten or not recording.has_calls:
+        return edges, False
+    edges = find_step_edges(recording)
+    return edges, edges is not None
 
 
 def find_step_edges(recording: Recording) -> Integers | None:

@@ -20,6 +20,7 @@ from hvscale.profiling.analyze.breakdown import (
     unused_horovod_settings,
 )
 from hvscale.profiling.analyze.buffer_reuse import HitRate, hit_rates
+from hvscale.profiling.analyze.bytes_per_step import INFERRED, known_or_inferred_edges
 from hvscale.profiling.analyze.collectives import CollectiveAccumulator, match_collectives
 from hvscale.profiling.analyze.exposed import (
     ExposedCommunication,
@@ -31,7 +32,7 @@ from hvscale.profiling.analyze.grouping import parse_bins
 from hvscale.profiling.analyze.horovod_phases import HorovodPhases, horovod_phases
 from hvscale.profiling.analyze.rank_comparison import ByRank, compare_ranks
 from hvscale.profiling.analyze.ranks_and_nodes import RankSums
-from hvscale.profiling.analyze.steps import LoggedSteps, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, read_step_log
 from hvscale.profiling.analyze.waiting import Waiting, find_wrong_clocks, waiting
 from hvscale.profiling.read.events import HorovodMessages, Recording
 from hvscale.profiling.read.passes import latest
@@ -167,7 +168,7 @@ def explain_recording(
     """`explain` for data already read; an error stands for data that could not be read."""
     parts: dict[str, object] = {}
     warnings = [log.warning] if isinstance(log, LoggedSteps) and log.warning is not None else []
-    exposure = _exposure(recording, None if isinstance(log, RequestError) else log)
+    exposure = _exposure(recording, None if isinstance(log, RequestError) else log, warnings)
     compute: tuple[Callable[[], object], ...] = (
         lambda: _waiting(recording, exposure, accumulators, warnings),
         lambda: _exposed(recording, exposure, log),
@@ -245,12 +246,19 @@ def _clock_warning(found: Waiting) -> str:
     )
 
 
-def _exposure(recording: Recording, log: LoggedSteps | None) -> Exposure | ExposedCommunication | None:
-    """What is known already, or what the calls will give; None if the steps are unknown."""
+def _exposure(
+    recording: Recording, log: LoggedSteps | None, warnings: list[str]
+) -> Exposure | ExposedCommunication | None:
+    """What is known already, or what the calls will give; None if the steps are unknown.
+
+    Appends to `warnings` if the steps were inferred.
+    """
     known = exposure_without_calls(recording, log)
     if known is not None or not recording.has_calls or not len(recording.events):
         return known
-    edges_ns = step_edges(recording, log)
+    edges_ns, inferred = known_or_inferred_edges(recording, log)
+    if inferred:
+        warnings.append(INFERRED)
     if edges_ns is not None:
         return Exposure(recording, edges_ns)
     # After an overflow, no step may be in all rings; the counters have all steps.

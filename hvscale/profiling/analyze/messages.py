@@ -15,7 +15,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.bytes_per_step import find_step_edges
+from hvscale.profiling.analyze.bytes_per_step import INFERRED, find_step_edges
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
 from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
 from hvscale.profiling.read.events import Events, Recording
@@ -48,10 +48,7 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
     if edges is None and recording.source == "hvprof" and recording.has_calls:
         edges = find_step_edges(recording)
         if edges is not None:
-            warning = (
-                f"{run.path} has no step marks: its steps were inferred from its messages, as each sends the same bytes"
-            )
-            recording = replace(recording, warnings=[warning, *recording.warnings])
+            recording = replace(recording, warnings=[f"{run.path}: {INFERRED}", *recording.warnings])
     return message_schedule(str(run.path), run.read(), recording, edges, ranks)
 
 

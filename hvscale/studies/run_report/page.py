@@ -287,8 +287,9 @@ def _communication_headlines(view: View) -> list[tuple[str, str, str]]:
         seconds = sum(row.seconds for row in view.breakdown.rank_rows) / len(view.recorded.recording.ranks)
         return [(human_seconds(seconds), "in collectives, per rank", "over the whole run, mean over ranks")]
     steps, step, seconds = per_step
+    inferred = ", inferred from the messages" if view.recorded.inferred_steps else ""
     found = [
-        (human_seconds(step), "a step", f"mean of {steps} steps"),
+        (human_seconds(step), "a step", f"mean of {steps} steps{inferred}"),
         (
             human_seconds(seconds),
             "in collectives, per step and rank",

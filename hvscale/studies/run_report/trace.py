@@ -96,7 +96,8 @@ def _events(run: ProfiledRun, ranks: list[int], origin_ns: int, last: int) -> It
 
 def _steps(run: ProfiledRun, rank: int, origin_ns: int, from_ns: int) -> Iterator[str]:
     thread = 2**31 - 1  # no kernel gives this number to a thread
-    yield json.dumps({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": "steps"}})
+    name = "steps, inferred" if run.inferred_steps else "steps"
+    yield json.dumps({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
     edges = run.edges_ns.tolist() if run.edges_ns is not None else []
     for number, (start, end) in enumerate(pairwise(edges), 1):
         if end >= from_ns:
