@@ -16,6 +16,7 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import Host, Library, RankEnd, RunFolder, RunRecord
 from hvscale.core.units import KIB, MIB, human_bytes
 from hvscale.profiling import Events, Recording
+from hvscale.profiling.analyze import bytes_per_step
 from hvscale.profiling.analyze.bytes_per_step import (
     INFERRED,
     find_bytes_per_step,
@@ -371,7 +372,7 @@ def test_inferred_steps_are_used_if_those_of_both_runs_send_as_much() -> None:
         assert not any(warning.endswith(INFERRED) for warning in whole.warnings)
 
 
-def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log() -> None:
+def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log(monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(sizes=(MIB, 3 * MIB))
     edges, inferred = known_or_inferred_edges(run.recording, run.log)
     assert edges is not None
@@ -380,6 +381,8 @@ def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log() -> 
     assert edges is not None
     assert (inferred, len(edges)) == (True, STEPS)
     assert known_or_inferred_edges(replace(run.recording, overwritten=1), None) == (None, False)
+    monkeypatch.setattr(bytes_per_step, "MOST_CALLS", len(run.recording.events) // NP - 1)
+    assert known_or_inferred_edges(run.recording, None) == (None, False)
 
 
 def test_a_job_stopped_between_two_ranks_marks_did_the_same_work() -> None:

@@ -59,8 +59,8 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
 def known_or_inferred_edges(recording: Recording, log: LoggedSteps | None) -> tuple[Integers | None, bool]:
     """`step_edges` or, if these are unknown, `find_step_edges`; and whether they were inferred.
 
-    Nothing is inferred if rings lost messages, because each of them begins at another step, nor from
-    more than MOST_CALLS.
+    Nothing is inferred if rings lost messages, because each of them begins at another step, and
+    nothing from more than MOST_CALLS.
     """
     edges = step_edges(recording, log)
     if edges is not None or recording.overwritten or not recording.has_calls:
