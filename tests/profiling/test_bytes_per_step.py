@@ -91,12 +91,13 @@ def test_horovod_may_pack_the_gradients_of_each_step_into_other_messages(
     assert find_bytes_per_step(periodic_recording(starts, sizes)) == (gradients.sum(), "steps/s")
 
 
-@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("other", [[], [8], [8, 129, 4, 25, 161, 8]])
 @pytest.mark.parametrize("layers", [1, 60])
-def test_steps_end_before_the_longest_pauses(layers: int, other: bool) -> None:
+def test_steps_end_before_the_longest_pauses(layers: int, other: list[int]) -> None:
     """Four different layers and some equal ones, packed anew in each step, after a broadcast.
 
-    `other`: one in ten steps sends a loss first.
+    `other`: what the tenth step sends first, such as a loss after its negotiation, whose last
+    message is the first one of every tenth step after that.
     """
     noise = np.random.default_rng(1)
     gradients = np.array([300, 5000, *[1000] * layers, 70, 20000])
@@ -104,7 +105,7 @@ def test_steps_end_before_the_longest_pauses(layers: int, other: bool) -> None:
     for step in range(40):
         edges.append(len(sizes))
         sent = [int(part.sum()) for part in np.split(gradients, np.flatnonzero(noise.random(layers + 3) < 0.7) + 1)]
-        sent = [*([8] if other and step % 10 == 9 else []), *sent]
+        sent = [*(other if step == 9 else other[-1:] if step % 10 == 9 else []), *sent]
         sizes += sent
         pauses += [0.3 + noise.exponential(0.1), *(0.002 + noise.exponential(0.005, len(sent) - 1))]
     starts = np.cumsum(pauses)
@@ -112,6 +113,7 @@ def test_steps_end_before_the_longest_pauses(layers: int, other: bool) -> None:
     assert found is not None
     ends_of_steps = np.array(ends(starts[[edge - 1 for edge in [*edges, len(sizes)]]].tolist()))
     assert np.abs(found[:, None] - ends_of_steps).min(axis=1).max() <= 1  # rounding
+    assert np.diff(found).min() >= 0.3e9, "each step has the long pause"
     assert len(found) >= (37 if other else 40)
 
 

@@ -372,7 +372,7 @@ def test_inferred_steps_are_used_if_those_of_both_runs_send_as_much() -> None:
         assert not any(warning.endswith(INFERRED) for warning in whole.warnings)
 
 
-def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_inferred_without_marks_and_log_if_all_rings_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(sizes=(MIB, 3 * MIB))
     edges, inferred = known_or_inferred_edges(run.recording, run.log)
     assert edges is not None
@@ -380,7 +380,12 @@ def test_steps_are_inferred_only_from_complete_rings_without_marks_and_log(monke
     edges, inferred = known_or_inferred_edges(run.recording, None)
     assert edges is not None
     assert (inferred, len(edges)) == (True, STEPS)
-    assert known_or_inferred_edges(replace(run.recording, overwritten=1), None) == (None, False)
+    events = run.recording.load()
+    begin = int(edges[9]) - 1  # of rank 1's ring
+    shorter = replace(run.recording, events=events.take((events.rank == 0) | (events.start_ns > begin)), overwritten=1)
+    later, inferred = known_or_inferred_edges(shorter, None)
+    assert later is not None
+    assert (inferred, later.tolist()) == (True, edges[10:].tolist()), "rank 1's ring begins in the tenth step"
     monkeypatch.setattr(bytes_per_step, "MOST_CALLS", len(run.recording.events) // NP - 1)
     assert known_or_inferred_edges(run.recording, None) == (None, False)
 

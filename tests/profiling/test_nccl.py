@@ -30,6 +30,7 @@ from hvscale.profiling.read.nccl_file import (
 from hvscale.profiling.record import nccl_environment, nccl_plugin_path, trim_profiles
 from tests.conftest import HANG_SECONDS, Run, run_json
 from tests.native import FLAGS, NATIVE, NCCL_PLUGIN, SHARED_LIBRARY, sanitizer_runtime
+from tests.profiling import synthetic
 from tests.profiling.conftest import PROGRAMS, MakeRun
 from tests.profiling.synthetic import head, profile, records, signed, signed_header
 
@@ -277,6 +278,20 @@ def test_marks_of_steps_are_not_asked_for_under_nccl(harness: Path, make_run: Ma
     record(harness, run, 6, 1, len(CALLS))
     reason = explained_breakdown(run).unavailable["exposed_communication"]
     assert reason == "the run has no steps: write steps.jsonl (nccl records no step marks)"
+
+
+def test_steps_are_inferred_from_nccls_calls(harness: Path, make_run: MakeRun) -> None:
+    run, rounds = make_run(1, "NCCL"), 12
+    records = record(harness, run, 6, 1, rounds * len(CALLS)).records.copy()
+    # The harness makes its calls at once: here one call ends before the next one begins.
+    number = np.arange(len(records), dtype=np.uint64)
+    records["start_ns"] = records["start_ns"].min() + number * 1_000_000 + number // len(CALLS) * 10_000_000
+    header = profile_of(run, 0).read_bytes()[: HEADER.itemsize]
+    profile_of(run, 0).write_bytes(header + synthetic.signed(records).tobytes())
+    exposed = explained_breakdown(run).exposed_communication
+    assert exposed is not None
+    assert (exposed.step_count, exposed.mean_share_at_least) == (rounds - 1, 0)
+    assert exposed.mean_step_seconds == pytest.approx(0.018, rel=0.01)
 
 
 def test_mpi_beside_nccl_is_known_from_counters_alone(harness: Path, make_run: MakeRun) -> None:

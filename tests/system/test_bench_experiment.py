@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG_SECONDS, Run
+from tests.conftest import Run
 
 TINY = """
 title = "Tiny"
@@ -178,7 +178,7 @@ def test_a_command_and_a_collective_are_compared_with_and_without_a_table(hvscal
     (tmp_path / "table.toml").write_text(TABLE)
     (tmp_path / "train.py").write_text(TRAINING)
     command = ("bench", "experiment", "experiment.toml", "--collectives", "table.toml", "--run", "tables", "--json")
-    done = hvscale(*command, timeout=HANG_SECONDS)
+    done = hvscale(*command)
     assert done.returncode == 0, done.stderr
     runs = {path.parent for path in (tmp_path / "tables").glob("**/run.json")}
     assert len(runs) == 3 + 4

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from hvscale.core.run_folder import RunFolder
-from tests.conftest import HANG_SECONDS, Run, write_program
+from tests.conftest import Run, write_program
 
 # Writes its steps and its speed as `hvscale train` does.
 PROGRAM = """
@@ -114,7 +114,7 @@ def test_settings_are_measured_replayed_and_predicted(hvscale: Run, tmp_path: Pa
     write_program(tmp_path / "job", PROGRAM)
     (tmp_path / "numbers.py").write_text("")  # a module in the working folder replaces none of Python's
     command = ("bench", "experiment", "experiment.toml", "--run", "scaling", "--json")
-    done = hvscale(*command, timeout=HANG_SECONDS)
+    done = hvscale(*command)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     folder = tmp_path / "scaling"

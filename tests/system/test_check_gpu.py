@@ -60,19 +60,8 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     folder = tmp_path_factory.mktemp("check")
     (folder / "numbers.py").write_text("raise SystemExit")  # it replaces none of Python's modules
-    done = run_hvscale(
-        folder,
-        "check-gpu",
-        "--dry-run",
-        "--only",
-        SMALL,
-        "--run",
-        "check",
-        "--json",
-        "--csv",
-        "lines.csv",
-        timeout=HANG_SECONDS,
-    )
+    options = ("--dry-run", "--only", SMALL, "--run", "check", "--json", "--csv", "lines.csv")
+    done = run_hvscale(folder, "check-gpu", *options)
     return done, folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import HANG_SECONDS, PROGRAMS, Run, wait_until
+from tests.conftest import PROGRAMS, Run, wait_until
 from tests.system.test_resume import EDSR, same, steps
 
 CONTIGUOUS = (*EDSR[: EDSR.index("--precision")], "--memory-format", "contiguous", "--threads", 1)
@@ -51,7 +51,7 @@ def test_fp16_resumes_with_its_loss_scale(hvscale_warm: Run, tmp_path: Path) -> 
 
 def test_compiled_blocks_train_the_same_model(hvscale: Run, hvscale_warm: Run, tmp_path: Path) -> None:
     assert hvscale_warm(*EDSR, "--steps", 4, "--run", "eager").returncode == 0
-    done = hvscale(*EDSR, "--steps", 4, "--run", "compiled", "--compile", timeout=HANG_SECONDS)
+    done = hvscale(*EDSR, "--steps", 4, "--run", "compiled", "--compile")
     assert done.returncode == 0, done.stderr
     eager, compiled = (torch.load(tmp_path / run / "model.pt", weights_only=True) for run in ("eager", "compiled"))
     assert eager.keys() == compiled.keys()

@@ -15,7 +15,7 @@ from hvscale.prediction.model.job import read_job
 from hvscale.prediction.model.samples import run_samples
 from hvscale.prediction.predict import MeasuredRun, measured_by_np
 from hvscale.profiling.analyze.steps import read_step_log
-from tests.conftest import HANG_SECONDS, Run, run_hvscale, write_program
+from tests.conftest import Run, run_hvscale, write_program
 
 PROGRAM = """
 import horovod.torch as hvd, time, torch
@@ -163,7 +163,7 @@ def test_why_and_a_csv_file(hvscale: Run, runs: list[Path], tmp_path: Path) -> N
 def test_a_scaling_study_shares_its_page_with_the_prediction(hvscale: Run, runs: list[Path], tmp_path: Path) -> None:
     # The program counts no images, and the page needs only steps.
     scale = ("scale", "--np", "1,2", "--repeat", 1, "--run", "study", "--metric", r"median ([0-9.]+) ms")
-    done = hvscale(*scale, "--", "hvscale", "replay", runs[0], timeout=HANG_SECONDS)
+    done = hvscale(*scale, "--", "hvscale", "replay", runs[0])
     assert done.returncode == 0, done.stderr
     own = (tmp_path / "study/scale.html").read_text()
     done = hvscale("predict", *runs, "--np", "8", "--measured", "study", "--run", "prediction", "--json")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hvscale.comm_tuning.tune.job_profile import job_profile
 from hvscale.core.run_folder import RunFolder
 from hvscale.profiling.analyze.bytes_per_step import INFERRED
 from hvscale.profiling.analyze.gradients import read_job_gradients
@@ -196,7 +197,9 @@ def test_steps_that_a_program_does_not_mark_are_found_in_its_messages(
     compared = json.loads(hvscale("compare", "messages", "messages", "--json").stdout)
     assert (compared["per"], compared["steps_before"]) == ("step", exposed["step_count"])
     assert compared["warnings"].count(f"messages: {INFERRED}") == 2
-    assert hvscale("report", "messages").returncode == 0
+    assert job_profile(RunFolder(tmp_path / "messages")).step_bytes == UNMARKED_SENT
+    assert hvscale("report", "messages", "--trace", "trace.json").returncode == 0
+    assert '"steps, inferred"' in (tmp_path / "trace.json").read_text()
     remark = f"mean of {exposed['step_count']} steps, inferred from the messages"
     assert remark in (tmp_path / "messages/report.html").read_text()
 

@@ -212,7 +212,7 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     other_study = hvscale("tune", *search, "--fix", "cycle_time=5", "--", *slower)
     assert other_study.returncode == 2
     assert "holds another study: its fixed differs" in other_study.stderr
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower)
     assert done.returncode == 0, done.stderr
     document = tune_json(folder)
     assert document["trials"][: len(before)] == before
@@ -228,20 +228,20 @@ def test_an_interrupted_search_is_resumed_and_may_keep_the_defaults(
     # them later.
     (folder / "guide.html").unlink()
     (folder / "guide.html").mkdir()
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert tune_json(folder)["state"] == "failed"
     (folder / "guide.html").rmdir()
     (folder / "study.db").write_bytes(b"no database" * 1000)
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower)
     assert done.returncode == 2, done.stderr
     last_line = done.stderr.splitlines()[-1]
     assert last_line.startswith(f"hvscale: {folder}/study.db cannot be used (")
     assert "file is not a database" in last_line
     assert "Traceback" not in done.stderr
     (folder / "study.db").unlink()
-    done = hvscale("tune", *search, "--trials", "5", "--", *slower, timeout=HANG_SECONDS)
+    done = hvscale("tune", *search, "--trials", "5", "--", *slower)
     assert done.returncode == 0, done.stderr
     assert (folder / "guide.html").is_file()
     after = tune_json(folder)

@@ -196,7 +196,7 @@ def test_mpich_over_ucx_has_no_eager_limit(hvscale: Run) -> None:
 
 @needs_mpich
 def test_a_study_over_mpich(hvscale: Run, tmp_path: Path) -> None:
-    done = hvscale(*STUDY, "--mpi", "mpich", "-e", "4K", "--json", timeout=HANG_SECONDS)
+    done = hvscale(*STUDY, "--mpi", "mpich", "-e", "4K", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {"library", "chain", "library's binomial", "library's pipelined_tree"} <= choices_in(document, "broadcast")
@@ -229,14 +229,14 @@ def test_a_study_stopped_by_its_time_limit_is_resumed(hvscale: Run, tmp_path: Pa
     words = ("--ops", "broadcast,allreduce", "-e", "4K", "--env", f"LD_PRELOAD={preload}", "--env", f"WAIT={wait}")
     wait.touch()
     (tmp_path / "numbers.py").write_text("raise SystemExit")  # it replaces none of Python's modules
-    short = hvscale(*STUDY, *words, "--minutes", "0.05", timeout=HANG_SECONDS)
+    short = hvscale(*STUDY, *words, "--minutes", "0.05")
     assert short.returncode == 0, short.stderr
     document = document_in(tmp_path / "study")
     unfinished = sum(not job["finished"] for job in document["jobs"] if not job["confirmation"])
     assert unfinished
     assert f"before {unfinished} of 2 jobs were finished: resume with --run" in short.stderr
     wait.unlink()
-    done = hvscale(*STUDY, *words, timeout=HANG_SECONDS)
+    done = hvscale(*STUDY, *words)
     assert done.returncode == 0, done.stderr
     later = document_in(tmp_path / "study")
     assert all(job["finished"] for job in later["jobs"] if not job["confirmation"])
@@ -257,7 +257,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
     """The third communicator belongs to the first named algorithm."""
     preload = compile_library(tmp_path, KILLS_RANK_1)
     words = ("--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", "--env", f"DIED={tmp_path / 'died'}")
-    done = hvscale(*STUDY, *words, timeout=HANG_SECONDS)
+    done = hvscale(*STUDY, *words)
     assert done.returncode == 0, done.stderr
     assert "library's linear failed and is left out" in done.stderr
     document = document_in(tmp_path / "study")
@@ -271,7 +271,7 @@ def test_a_choice_in_which_a_rank_dies_is_excluded(hvscale: Run, tmp_path: Path)
 
 def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path: Path) -> None:
     preload = compile_library(tmp_path, KILLS_RANK_1.replace("known == 2", "known == 0"))
-    done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}", timeout=HANG_SECONDS)
+    done = hvscale(*STUDY, "--ops", "allreduce", "--env", f"LD_PRELOAD={preload}")
     assert done.returncode == 3, done.stderr
     assert "np 2, allreduce: rank 1" in done.stderr
     assert document_in(tmp_path / "study")["state"] == "failed"
@@ -280,7 +280,7 @@ def test_a_rank_that_dies_in_the_baseline_fails_the_study(hvscale: Run, tmp_path
 
 def test_choices_with_wrong_results_are_never_used(hvscale: Run, tmp_path: Path) -> None:
     preload = compile_library(tmp_path, WRONG_BROADCASTS)
-    done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}", timeout=HANG_SECONDS)
+    done = hvscale(*STUDY, "--ops", "broadcast", "--env", f"LD_PRELOAD={preload}")
     assert done.returncode == 4, done.stderr
     assert "gave wrong results in broadcast" in done.stderr.splitlines()[-1]
     points = document_in(tmp_path / "study")["measurements"]["points"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG_SECONDS, YIELDS, Run, requested_env, requested_knobs, run_json
+from tests.conftest import YIELDS, Run, requested_env, requested_knobs, run_json
 from tests.system.services import machine_state
 from tests.system.test_slurm import run_in_allocation
 from tests.system.test_tune import ALGORITHMS, STEPS
@@ -68,7 +68,7 @@ def test_a_study_of_collectives_between_nodes_tries_another_eager_limit(hvscale:
     place = ("-np", "2", "--placement", "netns", "--nodes", "2", "--link", "1gbit", *YIELDS)
     # Open MPI has the fewest algorithms for gather.
     study = ("--ops", "gather", "-b", "256K", "-e", "256K", "--run", "study", "--json")
-    done = hvscale("tune-collectives", *place, *study, timeout=HANG_SECONDS)
+    done = hvscale("tune-collectives", *place, *study)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["eager_limits"] == [None, 1 << 20]

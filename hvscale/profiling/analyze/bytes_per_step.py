@@ -12,14 +12,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hvscale.profiling.analyze.steps import LoggedSteps, gradient_messages, step_edges
+from hvscale.profiling.analyze.steps import LoggedSteps, gradient_messages, last_ring_begin, step_edges
 from hvscale.profiling.read.events import Recording
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 INFERRED = "the run has no step marks: its steps were inferred from its messages, as each sends the same bytes"
 MIN_MESSAGES = 10
-MOST_CALLS = 1 << 20  # of the lowest rank: its steps are inferred in 1.1 s and 240 MiB
+MOST_CALLS = 1 << 20  # in a rank's ring, as by default: its steps are inferred in 1.1 s and 240 MiB
 # The search for equal bytes: the last messages that are searched, and repetitions in a row that are
 # more than chance.
 LAST_MESSAGES, MIN_LINKS = 4096, 3
@@ -59,16 +59,18 @@ def find_bytes_per_step(recording: Recording | None) -> tuple[float | None, str]
 def known_or_inferred_edges(recording: Recording, log: LoggedSteps | None) -> tuple[Integers | None, bool]:
     """`step_edges` or, if these are unknown, `find_step_edges`; and whether they were inferred.
 
-    Nothing is inferred if rings lost messages, because each of them begins at another step, and
-    nothing from more than MOST_CALLS.
+    If rings lost messages, the steps are those that all rings hold. Nothing is inferred from more
+    than MOST_CALLS.
     """
     edges = step_edges(recording, log)
-    if edges is not None or recording.overwritten or not recording.has_calls:
+    if edges is not None or not recording.has_calls:
         return edges, False
     lowest = min(recording.ranks, default=0)
     calls = sum(part.slots for part in recording.events.parts if part.rank == lowest)
     edges = find_step_edges(recording) if calls <= MOST_CALLS else None
-    return edges, edges is not None
+    if edges is not None and recording.overwritten:
+        edges = edges[edges >= last_ring_begin(recording)]
+    return (edges, True) if edges is not None and len(edges) > 1 else (None, False)
 
 
 def find_step_edges(recording: Recording) -> Integers | None:
@@ -90,8 +92,9 @@ def find_step_edges(recording: Recording) -> Integers | None:
     edges = np.array([edge for chain in chains for edge in chain if edge > 0], np.int64)
     if len(edges) <= MIN_LINKS:
         return None
-    # Between two rows of repetitions there may be nothing, or a message that belongs to no step.
-    edges = edges[np.append(True, np.diff(sent[edges]) > MAX_OTHER)]
+    # Between two rows of repetitions there may be nothing, or messages that are no whole step, such
+    # as a loss for which the ranks negotiate first: they count to the next one.
+    edges = edges[np.append(True, np.diff(sent[edges]) >= int(share))]
     return np.asarray(end_ns[edges - 1], np.int64)
 
 

@@ -15,9 +15,9 @@ from hvscale.core.errors import RequestError
 from hvscale.core.run_folder import RunFolder, RunRecord
 from hvscale.core.units import human_bytes
 from hvscale.profiling.analyze.breakdown import read_recording
-from hvscale.profiling.analyze.bytes_per_step import INFERRED, find_step_edges
+from hvscale.profiling.analyze.bytes_per_step import INFERRED, known_or_inferred_edges
 from hvscale.profiling.analyze.gradients import JobGradients, RankSteps, read_job_gradients
-from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log, step_edges
+from hvscale.profiling.analyze.steps import edges_by_rank, read_step_log
 from hvscale.profiling.read.events import Events, Recording
 from hvscale.profiling.read.gradients_file import GradientsHeader, GradientStep, GradientTensor, RankGradients
 from hvscale.profiling.read.passes import in_order, pieces
@@ -44,11 +44,9 @@ def read_job_schedule(run: RunFolder, ranks: Collection[int] | None = None) -> J
     if any(run.hvprof.glob("gradients-*.hvg")) or not any(run.hvprof.glob("rank-*.hvp")):
         return read_job_gradients(run, ranks)
     recording = read_recording(run)
-    edges = step_edges(recording, read_step_log(run))
-    if edges is None and recording.source == "hvprof" and recording.has_calls:
-        edges = find_step_edges(recording)
-        if edges is not None:
-            recording = replace(recording, warnings=[f"{run.path}: {INFERRED}", *recording.warnings])
+    edges, inferred = known_or_inferred_edges(recording, read_step_log(run))
+    if inferred:
+        recording = replace(recording, warnings=[f"{run.path}: {INFERRED}", *recording.warnings])
     return message_schedule(str(run.path), run.read(), recording, edges, ranks)
 
 
@@ -66,7 +64,7 @@ def other_data_warnings(run: RunFolder, gradients: JobGradients) -> list[str]:
         return []
     steps = 1 + len(gradients.numbers) + gradients.left_out  # with the first one
     events = recording.events.of_rank(recording.ranks[0])
-    edges = step_edges(recording, read_step_log(run))
+    edges, _ = known_or_inferred_edges(recording, read_step_log(run))
     first, last = (0, INT64_MAX) if edges is None else (int(edges[0]), int(edges[-1]))
     in_steps = (events.start_ns >= first) & (events.start_ns <= last)
     counted = []  # operation, calls, bytes

@@ -116,12 +116,15 @@ def step_edges(recording: Recording, log: LoggedSteps | None) -> NDArray[np.int6
 
 
 def _marks_in_all_rings(recording: Recording, marks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The lowest rank's marks since the ring that begins last: a rank with more calls has fewer
-    steps in its ring.
-    """
+    """The lowest rank's marks since the ring that begins last."""
+    return marks[int(np.argmin(np.abs(marks - last_ring_begin(recording)))) :]
+
+
+def last_ring_begin(recording: Recording) -> int:
+    """When the ring that begins last begins: a rank with more calls has fewer steps in its ring."""
     begins = {part.rank: int(part.times()[:, 1].min()) for part in recording.events.parts if part.times()[:, 0].any()}
     begins |= {rank: int(own[0]) for rank, own in recording.steps.items() if len(own)}
-    return marks[int(np.argmin(np.abs(marks - max(begins.values())))) :]
+    return max(begins.values(), default=0)
 
 
 def _without_stopped_step(recording: Recording, marks: NDArray[np.int64]) -> NDArray[np.int64]:
