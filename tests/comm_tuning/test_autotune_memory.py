@@ -171,6 +171,15 @@ def test_settings_that_were_not_proven_in_time_are_remembered_as_such(folder: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_the_best_that_is_not_proven_replaces_settings_that_lost(folder: Path, tmp_path: Path) -> None:
+    kept(tmp_path, result())
+    kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "1"}))
+    assert [one.settings for one in memory.recall_all(pytest.fail)] == [{"cycle_time": "5"}]
+    kept(tmp_path, result(**UNFINISHED, unproven={"cycle_time": "1"}, drops_remembered=True))
+    [remembered] = memory.recall_all(pytest.fail)
+    assert (remembered.settings, remembered.gain) == ({"cycle_time": "1"}, None)
+
+
 def test_a_memory_that_cannot_be_read_is_a_warning(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,9 +167,14 @@ def test_remembered_settings_are_tried_and_the_losses_stay_the_same(tmp_path: Pa
     assert found.remembered != found.drops_remembered
     assert found.fingerprint == fingerprint(library)
     assert found.switches >= 4
-    assert file.exists() == found.remembered
-    assert found.settings == (settings if found.remembered else {})
-    assert (tmp_path / "job/autotune/settings.toml").exists() == found.remembered
+    if found.remembered:
+        assert found.settings == settings
+    # Where they do not win, the search goes on and may find others.
+    kept = found.settings or found.unproven
+    assert file.exists() == bool(kept)
+    if kept:
+        assert json.loads(file.read_text())["settings"] == kept
+    assert (tmp_path / "job/autotune/settings.toml").exists() == bool(found.settings)
     assert "hvscale: autotune: " in (tmp_path / "job/logs/rank-00000.log").read_text()
     # With two ranks the order of a sum does not matter: the same to the last bit.
     assert ends(tmp_path / "job") == ends(plain)
