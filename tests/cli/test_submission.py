@@ -68,3 +68,12 @@ def test_a_job_script_is_written_for_slurm(hvscale: Run, tmp_path: Path) -> None
         done = hvscale("profile", "--sbatch", "job.sh", "--nodes", 2, *placement, "--", "true")
         assert done.returncode == 0, done.stderr
         assert "--placement slurm" in (tmp_path / "job.sh").read_text()
+
+
+@pytest.mark.parametrize("option", [("--run", "a\nrun"), ("--sbatch-option", "--comment=a\n#SBATCH --exclusive")])
+def test_a_job_script_has_no_option_with_a_line_break(hvscale: Run, tmp_path: Path, option: tuple[str, str]) -> None:
+    done = hvscale("launch", "--sbatch", "job.sh", *option, "--", "true")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.endswith(" has a line break, and sbatch reads each option from one line")
+    assert list(tmp_path.iterdir()) == []

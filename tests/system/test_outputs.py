@@ -20,6 +20,8 @@ from playwright.sync_api import Page
 
 from hvscale.comm_tuning.tune.document import KnobChoice, Pair, Proof, Trial, TrialState, TuneDocument
 from hvscale.comm_tuning.tune.outputs import write_outputs
+from hvscale.comm_tuning.tune.outputs.formats import openmpi_mca_params
+from hvscale.comm_tuning.tune.outputs.output_format import TunedJob
 from hvscale.core.run_folder import RunFolder
 from hvscale.core.statistics import estimate
 from hvscale.launch.flavours import openmpi
@@ -380,6 +382,16 @@ def test_open_mpi_reads_its_parameter_file(folder: Path, info: Path) -> None:
     for name, word in wanted.items():
         assert openmpi.is_same_value(word, known[name].value) or known[name].names[word] == known[name].value
         assert f":{name}:source:file" in info_output
+
+
+def test_open_mpi_reads_its_parameter_file_although_a_folder_has_a_comma(tmp_path: Path) -> None:
+    folder = tmp_path / "lr 0.1, ring"
+    document = study(WINNER, "openmpi")
+    write_outputs(folder, document)
+    use = openmpi_mca_params.use(TunedJob.of(folder, document))
+    assert use in (folder / "guide.md").read_text()
+    output = sh(f"{use}; {PROGRAMS / 'ompi_info'} --all --parsable", folder, HOME=str(tmp_path))
+    assert ":coll_tuned_allreduce_algorithm:source:file" in output
 
 
 def test_a_job_applies_the_open_mpi_parameter_file(folder: Path, program: Path) -> None:

@@ -52,14 +52,18 @@ def script_text(
 ) -> str:
     """A job script that calls this hvscale with `words` and `variables` inside its allocation.
 
-    `words` lack the run folder, which each task of an array has for itself.
+    `words` lack the run folder, which each task of an array has for itself. Raises RequestError for
+    a folder or an option with a line break.
     """
     logs = str(run / "logs").replace("%", "%%")  # sbatch replaces %j and the like
     log, folder = f"{logs}/slurm.log", shlex.quote(str(run))
     if array:
         log, folder = f"{logs}/slurm-%a.log", f'{shlex.quote(str(run / "task"))}-"${ARRAY_TASK}"'
     sbatch_options = [f"--job-name={run.name}", f"--ntasks={np}", *([f"--nodes={nodes}"] if nodes else []), *options]
-    lines = [f"#SBATCH {shlex.quote(option)}" for option in [*sbatch_options, f"--output={log}", "--open-mode=append"]]
+    sbatch_options += [f"--output={log}", "--open-mode=append"]
+    if broken := [option for option in sbatch_options if "\n" in option]:
+        raise RequestError(f"{broken[0]!r} has a line break, and sbatch reads each option from one line")
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in sbatch_options]
     program = shlex.join([str(Path(sys.prefix) / "bin" / "hvscale"), words[0]])
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     call = f"exec {program} --run {folder} {shlex.join(words[1:])}"

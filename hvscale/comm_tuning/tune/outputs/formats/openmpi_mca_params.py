@@ -21,12 +21,20 @@ def text(tuned: TunedJob) -> str:
     return HEAD + left + "".join(f"{name.removeprefix(PREFIX)} = {word}\n" for name, word in own.items())
 
 
+def use(tuned: TunedJob) -> str:
+    path = tuned.path(FILE)
+    if "," not in path:
+        return f"export OMPI_MCA_mca_base_param_files={shlex.quote(path)}"
+    # Open MPI separates the names of files by commas, and quotes do not protect one.
+    return f'cp {shlex.quote(path)} "$HOME/{FILE}" && export OMPI_MCA_mca_base_param_files="$HOME/{FILE}"'
+
+
 register(
     OutputFormat(
         file=FILE,
         what="Open MPI's parameters",
         text=text,
         applies=lambda tuned: tuned.flavour == "openmpi",
-        use=lambda tuned: f"export OMPI_MCA_mca_base_param_files={shlex.quote(tuned.path(FILE))}",
+        use=use,
     )
 )
