@@ -70,9 +70,9 @@ def test_a_job_script_is_written_for_slurm(hvscale: Run, tmp_path: Path) -> None
         assert "--placement slurm" in (tmp_path / "job.sh").read_text()
 
 
-@pytest.mark.parametrize("option", [("--run", "a\nrun"), ("--sbatch-option", "--comment=a\n#SBATCH --exclusive")])
-def test_a_job_script_has_no_option_with_a_line_break(hvscale: Run, tmp_path: Path, option: tuple[str, str]) -> None:
-    done = hvscale("launch", "--sbatch", "job.sh", *option, "--", "true")
+@pytest.mark.parametrize("option", ["--run=a\nrun", "--sbatch-option=--comment=a\n#SBATCH --exclusive"])
+def test_a_job_script_has_no_option_with_a_line_break(hvscale: Run, tmp_path: Path, option: str) -> None:
+    done = hvscale("launch", "--sbatch", "job.sh", "--run", "job", option, "--", "true")
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.endswith(" has a line break, and sbatch reads each option from one line")
