@@ -11,6 +11,20 @@ from hvscale.launch.flavours import Flavour, Processes, RankVariables, register
 from hvscale.launch.job import Job
 
 TRANSPORT = "tcp"
+# In each of Horovod's three groups, a rank has two sockets for every other rank (counted in /proc).
+SOCKETS_PER_RANK = 2
+# Most systems allow a process as many open files; a program may need these for itself.
+USUAL_FILES, FILES_OF_A_PROGRAM = 1024, 768
+# $0: the open files that a rank needs.
+WITH_OPEN_FILES = """\
+allowed=$(ulimit -S -n)
+if [ "$allowed" != unlimited ] && [ "$allowed" -lt "$0" ] && ! ulimit -S -n "$0" 2>/dev/null; then
+    echo "hvscale: a rank of this job over Gloo needs $0 open files, and the hard limit is $(ulimit -H -n)" \
+        "(ulimit -H -n): use fewer ranks, or have an administrator raise it (nofile in limits.conf)" >&2
+    exit 1
+fi
+exec "$@"
+"""
 GLOO_ONLY = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
@@ -45,7 +59,7 @@ class Gloo(Flavour):
         with rendezvous(job, slots) as variables, open_new(job.run / "logs" / "launcher.log") as log:
             yield [
                 node.start(
-                    rank_program,
+                    with_open_files(rank_program, sockets_of(slot)),
                     {
                         "HOROVOD_GLOO_IFACE": node.interface,
                         **job.environment,
@@ -68,6 +82,18 @@ def check_addresses(job: Job) -> None:
                 f"--mpi gloo: {node.name} answers at the IPv6 address {node.address}, and Horovod's rendezvous uses IPv4: "
                 "set HVSCALE_SSH='ssh -4', or name the hosts by their IPv4 addresses"
             )
+
+
+def sockets_of(slot: object) -> int:
+    """A rank's sockets in the groups of all ranks, of its node, and of one rank of each node."""
+    groups = (int(getattr(slot, field)) for field in ("size", "local_size", "cross_size"))
+    return SOCKETS_PER_RANK * sum(size - 1 for size in groups)
+
+
+def with_open_files(program: list[str], sockets: int) -> list[str]:
+    """A program that raises its limit of open files first, if the usual one may not suffice."""
+    needed = sockets + FILES_OF_A_PROGRAM
+    return program if needed <= USUAL_FILES else ["sh", "-c", WITH_OPEN_FILES, str(needed), *program]
 
 
 def slot_variables(slot: object) -> dict[str, str]:
