@@ -260,6 +260,19 @@ def test_more_ranks_than_cores_is_a_warning(hvscale: Run) -> None:
     assert f"{ranks} ranks on {ranks - 1} cores" in done.stderr
 
 
+@pytest.mark.parametrize("mpi", FLAVOURS[:2])
+@pytest.mark.parametrize(("limits", "status"), [("ulimit -S -n 48", 0), ("ulimit -n 64", 2)])
+def test_a_launcher_may_open_the_files_of_its_ranks(tmp_path: Path, mpi: str, limits: str, status: int) -> None:
+    """As with 256 ranks and a limit of 1024."""
+    words = [str(PROGRAMS / "hvscale"), "launch", "-np", "12", "--mpi", mpi, "--", "true"]
+    limited = ["sh", "-c", f'{limits}; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.returncode == status, done.stderr
+    if status:
+        *_, line = done.stderr.splitlines()
+        assert "open files at a time, and the hard limit is 64 (`ulimit -H -n`): use fewer ranks or nodes, or " in line
+
+
 @pytest.mark.parametrize("mpi", FLAVOURS)
 def test_a_command_has_the_signal_handlers_of_a_plain_launcher(tmp_path: Path, mpi: str) -> None:
     """Runs under nohup, which ignores SIGHUP.

@@ -151,7 +151,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(
     assert done.returncode == status, done.stderr
     if status:
         (line,) = done.stderr.splitlines()
-        assert "open files at a time, and the hard limit is 64 (`ulimit -H -n`): use fewer nodes, or " in line
+        assert "open files at a time, and the hard limit is 64 (`ulimit -H -n`): use fewer ranks or nodes, or " in line
 
 
 def test_a_host_that_does_not_answer_is_named(error_line: ErrorLine) -> None:

@@ -64,9 +64,7 @@ class IntelMPI(hydra.HydraFlavour):
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
         yield [
-            start_launcher(
-                hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run
-            )
+            start_launcher(hydra.arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job)
         ]
 
 

@@ -167,7 +167,7 @@ class MPICH(hydra.HydraFlavour):
         launcher, *words = hydra.arguments(job, rank_program, library)
         # Otherwise its proxy connects to the address of the host's name.
         words = ["-localhost", job.nodes.controller, *words] if uses_loopback_only(job) else words
-        yield [start_launcher([launcher, *words], with_loopback_library(job, environment), job.run)]
+        yield [start_launcher([launcher, *words], with_loopback_library(job, environment), job)]
 
 
 def defaults(job: Job) -> dict[str, str]:

@@ -142,9 +142,7 @@ class MVAPICH2(hydra.HydraFlavour):
 
     @contextmanager
     def start(self, job: Job, rank_program: list[str], library: Library) -> Iterator[Processes]:
-        yield [
-            start_launcher(arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job.run)
-        ]
+        yield [start_launcher(arguments(job, rank_program, library), {**hydra.defaults(job), **job.environment}, job)]
 
 
 def device_in(text: str) -> str:

@@ -195,7 +195,7 @@ class OpenMPI(Flavour):
         words = arguments(job, rank_program, library)
         yield [
             start_launcher(
-                words, with_loopback_library(job, environment, interface_variables=TCP_INTERFACE_VARIABLES), job.run
+                words, with_loopback_library(job, environment, interface_variables=TCP_INTERFACE_VARIABLES), job
             )
         ]
 

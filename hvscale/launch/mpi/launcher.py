@@ -8,30 +8,35 @@ import ctypes
 import signal
 import subprocess
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import RequestError
 from hvscale.core.files import open_new
 from hvscale.launch.job import Job
 from hvscale.launch.supervision.init_marker import LIBRARY
+from hvscale.launch.supervision.programs import allow_open_files
 
 PR_SET_PDEATHSIG = 1
 # The preloaded library binds sockets to the loopback address that MPI would bind to every address.
 LOOPBACK_SWITCH = {"HVSCALE_LOOPBACK": "1"}
+# Open MPI's and MPICH's launchers need 4 for each rank of their own node, and fail in obscure ways
+# without them, or hang; the fifth is spare.
+FILES_PER_RANK = 5
 
 
-def start_launcher(arguments: list[str], environment: dict[str, str], run: Path) -> "subprocess.Popen[bytes]":
+def start_launcher(arguments: list[str], environment: dict[str, str], job: Job) -> "subprocess.Popen[bytes]":
     """Start the launcher in a new session, so that Ctrl-C reaches only the controller.
 
-    No thread may be running in this process yet.
+    No thread may be running in this process yet. Raises RequestError if too few open files are
+    allowed.
     """
+    allow_open_files(FILES_PER_RANK * max(node.slots for node in job.nodes.nodes))
     libc = ctypes.CDLL(None)
 
     def end_with_controller() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    with open_new(run / "logs" / "launcher.log") as log:
+    with open_new(job.run / "logs" / "launcher.log") as log:
         return subprocess.Popen(
             arguments,
             env=environment,

@@ -119,7 +119,7 @@ def allow_open_files(count: int) -> None:
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise RequestError(
             f"this job needs {needed} open files at a time, and the hard limit is {hard} (`ulimit -H -n`): use fewer "
-            "nodes, or have an administrator raise the limit (nofile in limits.conf)"
+            "ranks or nodes, or have an administrator raise the limit (nofile in limits.conf)"
         )
     # Not to the hard limit: some programs close every descriptor up to theirs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
