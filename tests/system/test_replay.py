@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -56,6 +57,12 @@ library_algorithm = "ring"
 """
 
 
+# Read by each Python at its start: allows it two cores, and prints at its end those it had then.
+TWO_CORES = """
+import atexit, os
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+atexit.register(lambda: print("cores", *sorted(os.sched_getaffinity(0)), flush=True))
+"""
 MARKED = PROGRAM.replace("import horovod", "from hvscale import profiling\nimport horovod").replace(
     "    optimizer.zero_grad()", "    profiling.step()\n    optimizer.zero_grad()"
 )
@@ -92,12 +99,19 @@ def own_recording(recorded: Path, tmp_path: Path) -> Path:
 
 
 def test_a_replay_sends_the_gradients_of_each_step(hvscale: Run, recorded: Path, tmp_path: Path) -> None:
+    """Three ranks on two cores keep to one core each."""
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup/sitecustomize.py").write_text(TWO_CORES)
     done = hvscale(
-        *("profile", "-np", 3, "--run", "replayed", "--bins", "1024", "--json", "--"),
+        *("profile", "-np", 3, "--run", "replayed", "--bins", "1024", "--json"),
+        *("--env", f"PYTHONPATH={tmp_path / 'startup'}", "--"),
         *("hvscale", "replay", recorded, "--steps", 7),
     )
     assert done.returncode == 0, done.stderr
     assert "replay: 7 steps (the first not counted), median " in done.stderr
+    logs = [(tmp_path / f"replayed/logs/rank-0000{rank}.log").read_text() for rank in range(3)]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    assert [re.findall("cores (.+)", log) for log in logs] == [[str(cores[rank % len(cores)])] for rank in range(3)]
     # Horovod's own negotiation messages are smaller.
     (large,) = [
         row for row in json.loads(done.stdout)["rows"] if (row["operation"], row["bytes_min"]) == ("allreduce", 1025)

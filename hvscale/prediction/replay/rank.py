@@ -55,7 +55,9 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
     if hvd.rank() == 0:
         warn_of_another_horovod(gradients)
     gpu = open_gpu(hvd, gradients)
-    threads = find_threads(hvd, gradients)
+    number, ranks = place_on_machine(hvd)
+    threads = find_threads(hvd, gradients, ranks)
+    spread_over_cores(number, ranks)
     if compute == "auto":
         compute = "spin" if threads and not computed_on_gpu(gradients) else "sleep"
     rank = Rank(hvd, gradients, Spin(threads or 1) if compute == "spin" else Sleep(), gpu)
@@ -83,15 +85,22 @@ def replay_rank(recorded: RunFolder, steps: int | None, compute: str) -> None:
         )
 
 
-def find_threads(hvd: ModuleType, gradients: JobGradients) -> int:
-    """Return how many threads of each rank can compute at once, up to those of the recorded job.
+def place_on_machine(hvd: ModuleType) -> tuple[int, int]:
+    """Return this rank's number among the ranks of its machine, and how many these are.
 
-    0 if a rank of this replay has no core for itself. Collective.
+    Containers and network namespaces share a machine. Collective.
     """
     machine = zlib.crc32(machine_identity().encode())
     machines = hvd.allgather(torch.tensor([machine]), name="hvscale.replay.machine").tolist()
-    cores = available_cores() // machines.count(machine)
-    spread_over_cores(machines[: hvd.rank()].count(machine), machines.count(machine))
+    return machines[: hvd.rank()].count(machine), machines.count(machine)
+
+
+def find_threads(hvd: ModuleType, gradients: JobGradients, ranks: int) -> int:
+    """Return how many threads of each rank can compute at once, up to those of the recorded job.
+
+    0 if a rank of this replay has no core for itself. `ranks`: of this machine. Collective.
+    """
+    cores = available_cores() // ranks
     every: list[int] = hvd.allgather(torch.tensor([cores]), name="hvscale.replay.cores").tolist()
     return min(*every, gradients.ranks[0].recording.header.threads or 1)
 
@@ -104,9 +113,9 @@ def spread_over_cores(number: int, ranks: int) -> None:
     """
     cores = sorted(os.sched_getaffinity(0))
     if ranks > len(cores):
-        for thread in os.listdir("/proc/self/task"):
+        for thread in Path("/proc/self/task").iterdir():
             with suppress(ProcessLookupError):  # it has ended meanwhile
-                os.sched_setaffinity(int(thread), {cores[number % len(cores)]})
+                os.sched_setaffinity(int(thread.name), {cores[number % len(cores)]})
 
 
 def warn_of_another_horovod(gradients: JobGradients) -> None:
