@@ -146,7 +146,7 @@ def exposed_words(exposed: ExposedCommunication) -> str:
     elif exposed.mean_share_at_least == exposed.mean_share_at_most:
         why = "all in blocking calls on the thread that marks steps"
     elif exposed.mean_share_at_least == 0:
-        why = "computation may hide all of these calls"
+        why = "computation may hide all of it"
     else:
         why = (
             "blocking calls on the thread that marks steps count in both bounds; other calls only in the upper one, because "
