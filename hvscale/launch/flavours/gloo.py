@@ -13,7 +13,7 @@ from hvscale.launch.job import Job
 TRANSPORT = "tcp"
 # In each of Horovod's three groups, a rank has two sockets for every other rank (counted in /proc).
 SOCKETS_PER_RANK = 2
-# Most systems allow a process as many open files; a program may need these for itself.
+# The open files that most systems allow a process, and those left to the program itself.
 USUAL_FILES, FILES_OF_A_PROGRAM = 1024, 768
 # $0: the open files that a rank needs.
 WITH_OPEN_FILES = """\

@@ -19,8 +19,8 @@ from hvscale.launch.supervision.programs import allow_open_files
 PR_SET_PDEATHSIG = 1
 # The preloaded library binds sockets to the loopback address that MPI would bind to every address.
 LOOPBACK_SWITCH = {"HVSCALE_LOOPBACK": "1"}
-# Open MPI's and MPICH's launchers need 4 for each rank of their own node, and fail in obscure ways
-# without them, or hang; the fifth is spare.
+# Open MPI's and MPICH's launchers need 4 for each rank of their own node, and crash, fail without a
+# reason or hang if they have fewer. The fifth is spare.
 FILES_PER_RANK = 5
 
 

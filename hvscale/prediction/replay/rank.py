@@ -106,10 +106,11 @@ def find_threads(hvd: ModuleType, gradients: JobGradients, ranks: int) -> int:
 
 
 def spread_over_cores(number: int, ranks: int) -> None:
-    """Keep this process, the machine's `number`-th of so many ranks, on one core if cores are few.
+    """Keep this process on one core if its machine has fewer cores than ranks.
 
-    The kernel leaves real-time processes unevenly spread: 3 of 4 ranks on one core of two, or 11 of
-    16, and the slowest core decides how long a message takes.
+    `number`: of this rank among the machine's `ranks`. The kernel does not spread them evenly: it
+    leaves up to 3 of 4 ranks, or 11 of 16, on one of two cores, and the slowest core decides how
+    long a message takes.
     """
     cores = sorted(os.sched_getaffinity(0))
     if ranks > len(cores):
