@@ -39,6 +39,7 @@ from hvscale.prediction.model.samples import (
     have_same_recording,
     is_replay,
     run_samples,
+    shows_copies,
     undisturbed,
 )
 from hvscale.prediction.model.slowed_computing import Computing, measured_computing, why_unused
@@ -128,7 +129,7 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
     own = [(run, measured_run(run, recorded, job, samples)) for run, samples in found.profiled if run not in others]
     measured = [one for _, one in own if len(one.seconds)]
     request = without_measured_link(request, found.samples)
-    costs: Costs = request.costs or measured_costs(found.samples, request)
+    costs: Costs = request.costs or measured_costs(found, request)
     trained = [run for run in runs if run is not recorded and not is_replay(run.read())]
     computing = measured_computing(job, recorded, trained)
     algorithm = costs.formula.algorithm if isinstance(costs, MeasuredCosts) else None
@@ -140,7 +141,11 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
         compute_seconds=computing.alone.compute_seconds,
         lost_speed=computing.lost_speed,
         gradient_bytes=int(job.bytes.sum()),
-        checks=leave_one_out(computing, found.samples, measured, algorithm) if algorithm is not None else [],
+        checks=(
+            leave_one_out(computing, found.samples, measured, algorithm, found.unlimited)
+            if algorithm is not None
+            else []
+        ),
         timelines=timelines(
             [run for run, one in own if answers(one, settings, request)], computing, settings, costs, found.samples
         ),
@@ -165,12 +170,15 @@ def predict(runs: Sequence[RunFolder], request: PredictionRequest) -> Prediction
 class SelectedMeasurements(NamedTuple):
     """What was measured of the library and link to predict.
 
-    `profiled`: runs with their all-reduces. `samples`: those that costs are fitted to, from runs
-    and tables. `left_out`: runs with another library or link.
+    `runs`: all that have all-reduces. `profiled`: those that ran there, with their all-reduces.
+    `samples`: those that costs are fitted to, from runs and tables. `unlimited`: as in `fit_costs`.
+    `left_out`: runs with another library or link.
     """
 
+    runs: list[RunFolder]
     profiled: list[tuple[RunFolder, Samples]]
     samples: list[Samples]
+    unlimited: list[Samples]
     left_out: list[RunFolder]
 
 
@@ -178,28 +186,36 @@ def measurements(
     runs: Sequence[RunFolder], recorded: RunFolder, settings: PredictedSettings, request: PredictionRequest
 ) -> SelectedMeasurements:
     """Choose what was measured. Raises RequestError if nothing answers the request."""
-    profiled = [(run, one) for run in runs if (one := run_samples(run)) is not None]
+    found = [(run, one) for run in runs if (one := run_samples(run)) is not None]
+    every = [*request.samples, *(one for _, one in found)]
+    unlimited = [one for one in every if shows_copies(one, every)]
+    profiled = [(run, one) for run, one in found if not shows_copies(one, every)]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
     # with others.
-    tables = of_runs(request.samples, [one for _, one in profiled])
+    tables = of_runs([one for one in request.samples if not shows_copies(one, every)], [one for _, one in profiled])
     given = tables or [one for run, one in profiled if run is not recorded]
     networks = {network(one) for one in given}
-    left_out = [run for run, one in profiled if networks and network(one) not in networks]
-    profiled = [(run, one) for run, one in profiled if run not in left_out]
+    profiled = [(run, one) for run, one in profiled if not networks or network(one) in networks]
     samples = [one for _, one in profiled]
     samples += with_algorithm(tables, samples, settings.algorithm)
     used = [] if request.costs is not None else undisturbed(matching_samples(samples, settings, request))
-    return SelectedMeasurements(profiled, used, left_out)
+    unlimited = [one for one in unlimited if any(are_alike(one, other) for other in used)]
+    left_out = [run for run, one in found if not any(one is other for other in (*samples, *unlimited))]
+    return SelectedMeasurements([run for run, _ in found], profiled, used, unlimited, left_out)
+
+
+def are_alike(one: Samples, other: Samples) -> bool:
+    """Whether two runs are of one library, algorithm and number of ranks per node."""
+    return (one.library, one.algorithm, one.np / one.nodes) == (other.library, other.algorithm, other.np / other.nodes)
 
 
 def without_messages(runs: Sequence[RunFolder], found: SelectedMeasurements) -> list[str]:
     """A warning for each run on several ranks of which nothing is used."""
-    used = [*(run for run, _ in found.profiled), *found.left_out]
     return [
         f"{run.path.name}: not used, because the calls of its all-reduces were not recorded: record them with "
         "`hvscale profile --record calls`"
         for run in runs
-        if run not in used and run.read().np > 1
+        if run not in found.runs and run.read().np > 1
     ]
 
 
@@ -356,9 +372,9 @@ def matching_samples(samples: list[Samples], settings: PredictedSettings, reques
     return samples
 
 
-def measured_costs(samples: list[Samples], request: PredictionRequest) -> MeasuredCosts:
+def measured_costs(found: SelectedMeasurements, request: PredictionRequest) -> MeasuredCosts:
     """Fit the costs to these runs, on the requested link."""
-    costs = fit_costs(samples, request.cores)
+    costs = fit_costs(found.samples, request.cores, unlimited=found.unlimited)
     if request.bytes_per_second is None:
         return costs
     if costs.burst is None:
@@ -380,9 +396,16 @@ def perturbed(costs: Costs) -> Costs:
 
 
 def leave_one_out(
-    computing: Computing, samples: list[Samples], measured: list[MeasuredRun], algorithm: str
+    computing: Computing,
+    samples: list[Samples],
+    measured: list[MeasuredRun],
+    algorithm: str,
+    unlimited: Sequence[Samples] = (),
 ) -> list[PredictionCheck]:
-    """Predict each measured np from the others, with the algorithm that fits all of them."""
+    """Predict each measured np from the others, with the algorithm that fits all of them.
+
+    `unlimited`: as in `fit_costs`.
+    """
     checks: list[PredictionCheck] = []
     known = {(one.np, one.algorithm) for one in samples}
     for run in measured:
@@ -391,7 +414,7 @@ def leave_one_out(
         is_known = (run.np, run.algorithm) in known if run.is_replay else run.algorithm in {name for _, name in known}
         if not any(map(is_like_more_ranks, others)) or not is_known or run.np < FEWEST_RANKS:
             continue  # it would say nothing about more ranks
-        costs = fit_costs(others, run.cores, algorithm)
+        costs = fit_costs(others, run.cores, algorithm, unlimited)
         simulation = simulate(
             computed(computing, run, costs), run.horovod, costs, run.np, chains=CHAINS // 2, steps=STEPS
         )
@@ -567,6 +590,13 @@ def warnings(
         found.append(
             f"ranks shared cores under the kernel's default scheduling at np {', '.join(map(str, sorted(out_of_turn)))}; "
             "the accuracy of predictions was measured with replays under `chrt --rr 1` (as root)"
+        )
+    waiting = any(run.bytes_per_second is not None and run.one_machine for run in measured.samples)
+    if waiting and not measured.unlimited and any(np_ > (request.cores or np_) for np_ in request.np):
+        found.append(
+            "while few ranks wait for a limited link, what their copies cost cannot be seen, and a usual value is taken; "
+            "measure it without --link, such as with `hvscale profile -np 4 --placement netns --nodes 4 -- hvscale replay RUN`, "
+            "and add that run"
         )
     if len(job.names) > settings.horovod.cache_capacity:
         found.append(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_run_of_which_nothing_is_used_is_warned_of(tmp_path: Path, np_: int, c
                 started_at=datetime.now(UTC),
             )
         )
-    found = without_messages(runs, SelectedMeasurements([(runs[0], samples(RING, 4))], [], []))
+    found = without_messages(runs, SelectedMeasurements(runs[:1], [], [], [], []))
     assert [one.partition(",")[0] for one in found] == ["counted: not used"] * count
 
 
@@ -54,8 +55,28 @@ def test_a_run_of_which_nothing_is_used_is_warned_of(tmp_path: Path, np_: int, c
 def test_more_ranks_than_cores_should_take_turns(np_: int, round_robin: bool, warns: bool) -> None:
     run: Samples = replace(samples(RING, 4, per_core=2.0), round_robin=round_robin)
     settings, request = PredictedSettings(recorded_settings({})), PredictionRequest(np=[np_], cores=2)
-    found = warnings(regular_job([1000]), settings, request, SelectedMeasurements([], [run], []))
+    found = warnings(regular_job([1000]), settings, request, SelectedMeasurements([], [], [run], [], []))
     assert any("chrt --rr 1" in one for one in found) == warns
+
+
+@pytest.mark.parametrize(
+    ("np_", "changes", "unlimited", "warns"),
+    [
+        (16, {}, False, True),
+        (16, {}, True, False),
+        (2, {}, False, False),
+        (16, {"one_machine": False}, False, False),
+        (16, {"bytes_per_second": None}, False, False),
+    ],
+)
+def test_what_copies_cost_should_be_measured(np_: int, changes: dict[str, Any], unlimited: bool, warns: bool) -> None:
+    """Limited links of one machine hide it; ranks with cores of their own hardly wait for it."""
+    run: Samples = replace(samples(RING, 4), one_machine=True)
+    without: list[Samples] = [replace(run, bytes_per_second=None)] * unlimited
+    settings, request = PredictedSettings(recorded_settings({})), PredictionRequest(np=[np_], cores=2)
+    measured = SelectedMeasurements([], [], [replace(run, **changes)], without, [])
+    found = warnings(regular_job([1000]), settings, request, measured)
+    assert any("measure it without --link" in one for one in found) == warns
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [([8_000_000] * 2, None), ([8_000_000] * 3, 24e6), ([1000] * 3, None)])

@@ -1,6 +1,7 @@
 """The search in the model, and what is decided from replays."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def costs(**start_seconds: float) -> SamplesByKnobs:
         law = Formula("ring", seconds, 1e-10, 1e-9, 0.0)
         runs = [samples(law, np_, rate=None, algorithm=None if name == "own" else name) for np_ in (2, 3, 4)]
         found[() if name == "own" else (("allreduce_algorithm", name),)] = runs
-    return SamplesByKnobs(found, [], None)
+    return SamplesByKnobs(found, [], None, [])
 
 
 def test_the_uncertainty_of_larger_messages_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +248,11 @@ def test_without_measured_runs_the_command_that_measures_is_named() -> None:
 def test_a_run_without_usable_messages_is_warned_of() -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
     used, other = RunFolder(Path("used")), RunFolder(Path("other"))
-    of = SamplesByKnobs({(): [run]}, [(used, run)], None)
-    [warning] = unused([used, other], of, LaunchOptions.of(mpi="openmpi", placement="netns", link="1gbit"))
+    of = SamplesByKnobs({(): [run]}, [(used, run)], None, [])
+    options = LaunchOptions.of(mpi="openmpi", placement="netns", link="1gbit")
+    [warning] = unused([used, other], of, options)
     assert warning.startswith("other: not used, because the calls of all-reduces of openmpi on links of 1gbit were not")
+    assert not unused([used, other], replace(of, unlimited=[(other, run)]), options)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +288,7 @@ def test_an_invalid_fixed_value_is_named_as_it_was_given(tmp_path: Path) -> None
 @pytest.mark.parametrize(("nodes", "count"), [(4, 0), (2, 1), (None, 0)])
 def test_replays_with_more_ranks_on_a_node_than_were_measured_are_warned_of(nodes: int | None, count: int) -> None:
     run = samples(Formula("ring", 1e-4, 1e-10, 1e-9, 0.0), 4)
-    of = SamplesByKnobs({(): [run]}, [(RunFolder(Path("replay")), run)], None)
+    of = SamplesByKnobs({(): [run]}, [(RunFolder(Path("replay")), run)], None, [])
     options = LaunchOptions.of(np=4, placement="netns", nodes=nodes)
     assert len(warnings(options, of, 0.02)) == count
     assert len(warnings(options, of, 0.2)) == count + 1

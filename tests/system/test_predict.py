@@ -1,6 +1,7 @@
 """`hvscale predict` on a recorded and replayed job."""
 
 import json
+import math
 import shlex
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvscale.core.host import available_cores
 from hvscale.core.run_folder import RunFolder
 from hvscale.prediction.document import PredictionDocument
 from hvscale.prediction.model.costs import HorovodSettings
@@ -144,6 +146,9 @@ def test_messages_of_the_first_step_do_not_count(runs: list[Path]) -> None:
     assert steps is not None
     assert samples.bytes.sum() == (len(steps.seconds) - 1) * GRADIENT_BYTES
     assert samples.total_steps == len(steps.seconds) - 1
+    # A message of one tensor is not copied.
+    assert samples.fused is not None
+    assert (samples.fused == (samples.bytes > GRADIENT_BYTES / 4)).all()
 
 
 def test_settings_change_the_prediction(hvscale: Run, runs: list[Path]) -> None:
@@ -217,6 +222,30 @@ def test_a_rank_alone_shows_how_much_messages_slow_computing_down(hvscale: Run, 
         assert document.compute_seconds == pytest.approx(
             row.step_seconds - sum(row.loss.model_dump().values()), rel=0.05
         )
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_copies_are_measured_without_a_limited_link(hvscale: Run, runs: list[Path]) -> None:
+    cores = available_cores()
+    np_ = cores * math.ceil(4 / cores)  # as many ranks on each core
+    place = ("-np", np_, "--placement", "netns", "--nodes", np_)
+    for name, link in {"limited": ("--link", "1gbit"), "unlimited": ()}.items():
+        done = hvscale("profile", *place, *link, "--run", name, "--", "hvscale", "replay", runs[0], "--steps", 8)
+        assert done.returncode == 0, done.stderr
+
+    def predicted(*words: object) -> PredictionDocument:
+        done = hvscale("predict", *words, "--np", 8 * np_, "--cores", cores, "--json")
+        assert done.returncode == 0, done.stderr
+        return PredictionDocument.model_validate_json(done.stdout)
+
+    alone, beside = predicted(runs[0], "limited"), predicted(runs[0], "limited", "unlimited")
+    assert beside.network == f"{alone.network}, copies on np {np_} without a limited link"
+    advice = [any("measure it without --link" in one for one in found.warnings) for found in (alone, beside)]
+    assert advice == [True, False]
+    # Neither its steps nor its messages are those of the limited link.
+    assert (beside.measured_np, len(beside.rows)) == ([np_], len(alone.rows))
+    only = predicted(runs[0], "unlimited")
+    assert only.network == f"measured on np {np_}"
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ one turn. Shared memory passes large messages in fragments, which wait in the sa
 sleep until a socket has data find more of it when they get the core, and wait less. What a
 core's ranks copy in turn leaves its caches where they are many or a single send is large, and
 copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
-(a ** p + b ** p) ** (1 / p) lies between the longer of them and their sum. They overlap more in a
-ring, where each rank sends while it receives another part. Links are limited by a token bucket,
-which lets pass at once what it could have sent meanwhile. What the formula leaves is kept as a
-factor by the size of the all-reduce.
+(a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
+token bucket, which lets pass at once what it could have sent meanwhile. While few ranks wait for
+such a link, their copies cannot be seen: runs between the same nodes without a limit show them.
+What the formula leaves is kept as a factor by the size of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +47,7 @@ SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another 
 # A first send takes so many times as long as the formula's copies of as many bytes.
 FIRST_SEND = 1.5
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
+LEAST_SHARE = 0.5  # of a measured time, which is the message's own
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
 # So weak that it matters only where no message shows the link's rate.
@@ -77,9 +78,10 @@ class Prior(NamedTuple):
     """What is expected of the parameters, where few ranks per core do not show it.
 
     `messages`, `agreements`: the exponents of crowding, with their standard deviation;
-    `within_a_node`, `over_sockets`: as in Formula. `copy`: the logarithm of the seconds to copy a
-    byte, with its standard deviation. It is large without a known link, whose time then counts as
-    copying. All were chosen for 4 to 32 ranks on two cores (benchmarks/prediction_accuracy.py).
+    `within_a_node`, `over_sockets`: as in Formula. `start`, `copy`: the logarithms of the seconds
+    to start a message and to copy a byte, with their standard deviations. That of copying is large
+    without a known link, whose time then counts as copying. All were chosen for 4 to 32 ranks on
+    two cores (benchmarks/prediction_accuracy.py).
     """
 
     messages: float
@@ -87,6 +89,8 @@ class Prior(NamedTuple):
     deviation: float = 0.25
     within_a_node: bool = False
     over_sockets: bool = False
+    start: float = -9.0
+    start_deviation: float = np.inf
     copy: float = -20.5  # 1.25 ns
     copy_deviation: float = 2.0
 
@@ -103,13 +107,13 @@ CACHE_BYTES = 1 << 20, 1 << 24
 # standard deviation. Of four machines with two cores, 3 fitted one, and the others' steps were
 # predicted well without it.
 OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
-# p of the norm, with and without `passes_on`, and how much of the exponent of crowding a message
-# waits with it. Chosen like the priors.
-NORM_PASSING_ON, NORM = 2.0, 1.5
+NORM = 2.0  # its p; chosen like the priors
+# How much of the exponent of crowding a message waits with `passes_on`. Chosen like the priors.
 WAITING_PASSING_ON = 0.75
-# As much of it copies within a node wait over sockets: chosen with seven settings of Gloo, whose
-# ranks got a core one after the other.
-COPYING_OVER_SOCKETS = 0.75
+# As much of it copies within a node wait, over sockets and otherwise. The fewer ranks share a core,
+# the more often it is idle while they wait for each other. Chosen with ranks that got a core one
+# after the other: seven settings of Gloo, and five of Open MPI and MPICH in three starts.
+COPYING_OVER_SOCKETS, COPYING = 0.75, 0.85
 
 
 class SentPerRank(NamedTuple):
@@ -192,13 +196,12 @@ class Formula:
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
-            waiting = COPYING_OVER_SOCKETS if self.over_sockets else 1.0
+            waiting = COPYING_OVER_SOCKETS if self.over_sockets else COPYING
             copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
         else:
             copy = copy * crowding
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
-        norm = NORM_PASSING_ON if path.passes_on else NORM
-        found: Floats = (on_link**norm + (start + copy) ** norm) ** (1 / norm)
+        found: Floats = (on_link**NORM + (start + copy) ** NORM) ** (1 / NORM)
         return found
 
 
@@ -254,7 +257,7 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        return self.wire_seconds(bytes, np, burst) + (self.crowding(np) + 1) * self.handling.seconds
+        return self.wire_seconds(bytes, np, burst) + 2 * self.crowding(np) * self.handling.seconds
 
     def wire_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         """The all-reduces alone, without what Horovod does before and after them."""
@@ -282,25 +285,33 @@ class MeasuredCosts:
         return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        copies = (self.crowding(np) + 1) * self.handling.seconds_per_byte * bytes
+        """The ranks of a core copy into the fusion buffer one after the other, and out of it."""
+        copies = 2 * self.crowding(np) * self.handling.seconds_per_byte * bytes
         return copies + first_sends(self.formula, bytes, np, self.crowding(np))
 
 
 def first_sends(formula: Formula, sizes: Floats, np_: int, crowding: float) -> Floats:
     """How long a rank waits for the first sends of the others that share its core.
 
-    Each of them begins its message when it has copied, before the next one gets the core.
+    Each of them begins its message when it has copied, before the next one gets the core. In shared
+    memory the receiver copies, so that sending takes no time.
     """
+    if formula.within_a_node and not formula.over_sockets:
+        return np.zeros_like(sizes)
     sent = np.minimum(ALGORITHMS[formula.algorithm](np_).first * sizes, SENT_AT_ONCE)
     waiting: Floats = (crowding - 1) * FIRST_SEND * formula.copy_seconds_per_byte * sent
     return waiting
 
 
-def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None = None) -> MeasuredCosts:
+def fit_costs(
+    runs: Sequence[Samples], cores: int | None, algorithm: str | None = None, unlimited: Sequence[Samples] = ()
+) -> MeasuredCosts:
     """Fit the costs to profiled runs of one library on one kind of link.
 
     `algorithm`: one of ALGORITHMS; None: the one that the runs asked for, or that fits best.
-    Raises RequestError when they hold too few messages, or differ in library or link.
+    `unlimited`: runs between nodes on the same machine without a limited link, which show what
+    copies cost. Raises RequestError when the runs hold too few messages, or differ in library or
+    link.
     """
     within_a_node = all(run.nodes == 1 for run in runs)
     messages = [run for run in runs if len(run.bytes)]
@@ -318,7 +329,7 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
             raise RequestError(
                 f"the runs were measured with different {what} ({', '.join(map(str, values))}): predict from runs of one"
             )
-    messages = [run for run in messages if is_like_more_ranks(run)] or messages
+    measured = messages = [run for run in messages if is_like_more_ranks(run)] or messages
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
@@ -331,14 +342,18 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
         names = names[:1]  # one np does not distinguish algorithms
-    fitted = [_fit(name, messages, burst, (), prior) for name in names]
+    unlimited = [run for run in unlimited if len(run.bytes) and is_like_more_ranks(run)]
+    priors = {name: _with_copies(prior, name, unlimited) for name in names}
+    fitted = [_fit(name, messages, burst, (), priors[name]) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
-    for _ in range(REFITS):
-        factors = _factors(formula, messages, burst, typical=True)
-        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, prior)
-    start, exponent = _fit_agreements(runs, prior)
     over_nccl = messages[0].over_nccl
+    for _ in range(REFITS):
+        handling = ON_GPU if over_nccl else _fit_handling(measured, formula)
+        messages = [without_handling(run, handling) for run in measured]
+        factors = _factors(formula, messages, burst, typical=True)
+        formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, priors[formula.algorithm])
+    start, exponent = _fit_agreements(runs, prior)
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
@@ -348,11 +363,31 @@ def fit_costs(runs: Sequence[Samples], cores: int | None, algorithm: str | None 
         burst=burst,
         largest_np=max(run.np for run in messages),
         largest_bytes=max(float(run.bytes.max()) for run in messages),
-        handling=ON_GPU if over_nccl else _fit_handling(messages, formula),
+        handling=handling,
         blocking=not over_nccl,
-        description=f"measured on np {', '.join(map(str, sorted({run.np for run in messages})))}",
+        description=described(messages, unlimited),
         cores=cores,
     )
+
+
+def described(messages: Sequence[Samples], unlimited: Sequence[Samples]) -> str:
+    """Where costs were measured."""
+    found, copies = (", ".join(map(str, sorted({run.np for run in runs}))) for runs in (messages, unlimited))
+    return f"measured on np {found}" + (f", copies on np {copies} without a limited link" if copies else "")
+
+
+def _with_copies(prior: Prior, algorithm: str, unlimited: Sequence[Samples]) -> Prior:
+    """The prior with what messages and copies cost in an algorithm without a limited link."""
+    if not unlimited:
+        return prior
+    any_copies = prior._replace(copy=ON_LINKS.copy, copy_deviation=ON_LINKS.copy_deviation)
+    formula, *_ = _fit(algorithm, unlimited, None, (), any_copies)
+    handling = _fit_handling(unlimited, formula)
+    fitted = _fit(algorithm, [without_handling(run, handling) for run in unlimited], None, (), any_copies)
+    found = fitted.formula
+    start, copy = float(np.log(found.start_seconds)), float(np.log(found.copy_seconds_per_byte))
+    start_deviation, copy_deviation = np.sqrt(np.diag(fitted.covariance)[:2]).tolist()
+    return prior._replace(start=start, start_deviation=start_deviation, copy=copy, copy_deviation=copy_deviation)
 
 
 def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCosts:
@@ -367,6 +402,7 @@ def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCo
         return costs
     rate = there[0].bytes_per_second
     as_measured = costs if rate is None else costs.with_link(rate)
+    there = [without_handling(run, costs.handling) for run in there]
     return replace(
         costs,
         factors=_factors(as_measured.formula, there, as_measured.burst),
@@ -441,6 +477,7 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
     weight_of_prior = np.full(max(len(run.bytes) for run in runs), min(weights) * INLIER_ERROR)
 
     priors = (  # of a parameter: its mean and deviation
+        (0, prior.start, prior.start_deviation),
         (1, prior.copy, prior.copy_deviation),
         (2, HEADERS, LINK_DEVIATION),
         (3, prior.messages, prior.deviation),
@@ -460,12 +497,14 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
         )
 
     limits = ([-18, -30, 1.0, 0.0, 0.0], [0, -12, 2.0, EXPONENT_LIMIT, 2.0])
-    first = np.array([-9, prior.copy, HEADERS, prior.messages, OUTSIDE_CACHES])
+    first = np.array([prior.start, prior.copy, HEADERS, prior.messages, OUTSIDE_CACHES])
     best = optimize.least_squares(errors, first, bounds=limits, loss="soft_l1", f_scale=INLIER_ERROR * min(weights))
     data = slice(len(priors) * len(weight_of_prior), None)
+    start, copy, share = MAX_DEVIATION
+    max_deviation = min(start, prior.start_deviation), min(copy, prior.copy_deviation), share
     variance = float((best.fun[data] ** 2).sum()) / len(runs) / INDEPENDENT
     information = best.jac[data].T @ best.jac[data] / max(variance, 1e-12) + np.diag(
-        1 / np.array([*MAX_DEVIATION, prior.deviation, OUTSIDE_CACHES_DEVIATION]) ** 2
+        1 / np.array([*max_deviation, prior.deviation, OUTSIDE_CACHES_DEVIATION]) ** 2
     )
     formula = _formula(algorithm, best.x, rate, prior, cache_bytes)
     # The messages that take the time distinguish algorithms: short ones may use another.
@@ -479,8 +518,8 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
 class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
-    The same again is assumed to follow the message. Ranks have just agreed, so that those of a core
-    do it at the same time, and a rank waits for the others before its message.
+    The same again is assumed to follow the message. The ranks of a core do it one after the other:
+    a message begins when all of them have copied, and the last rank returns late from it.
     """
 
     seconds: float
@@ -492,14 +531,28 @@ class Handling(NamedTuple):
 ON_GPU = Handling(0.0, 1 / 450e9)
 
 
+def without_handling(run: Samples, handling: Handling) -> Samples:
+    """The same messages without what keeps the last rank of a core from returning.
+
+    The others, which return before it, have copied out of their fusion buffers by then.
+    """
+    if run.from_benchmark:
+        return run  # without Horovod
+    crowding = max(1.0, run.ranks_per_core)
+    copied = run.bytes if run.fused is None else run.bytes * run.fused
+    others = (crowding - 1) * (handling.seconds + handling.seconds_per_byte * copied)
+    return replace(run, seconds=np.maximum(run.seconds - others, run.seconds * LEAST_SHARE))
+
+
 def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
-    """Fit a line to the times before messages of each run, by medians of pairs (Theil and Sen)."""
+    """Fit a line to the times before fused messages, by medians of pairs (Theil and Sen)."""
     lines = []
     for run in runs:
-        if run.before_seconds is None or len(np.unique(run.bytes)) < 3:
+        copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)
+        if run.before_seconds is None or len(np.unique(run.bytes[copied])) < 3:
             continue
         crowding = max(1.0, run.ranks_per_core)
-        chosen = np.random.default_rng(0).permutation(len(run.bytes))[:MOST_COPIES]
+        chosen = copied[np.random.default_rng(0).permutation(len(copied))[:MOST_COPIES]]
         x = run.bytes[chosen]
         y = (run.before_seconds[chosen] - first_sends(formula, x, run.np, crowding)) / crowding
         first, second = np.nonzero(x[:, None] > x)

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.read.events import SOURCES, Events
+from hvscale.profiling.read.gradients_file import read_gradients
 from hvscale.profiling.read.nccl_file import ENQUEUED, read_nccl_profile
 from hvscale.profiling.read.sources.nccl import DATATYPE_BYTES
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 ALGORITHM_VARIABLE = re.compile("allreduce(_intra)?_algorithm$", re.IGNORECASE)
 # coll_tuned_allreduce_algorithm, as `ompi_info` lists them.
 OPENMPI_NUMBERS = {
@@ -78,6 +81,10 @@ class Samples:
     """Of a core's second-level cache, and its share of the third; None if unknown."""
     over_sockets: bool = False
     """The library passes messages through the kernel, also within a node."""
+    one_machine: bool = False
+    """All nodes are on one machine."""
+    fused: Bools | None = None
+    """Whether Horovod copied a message into its fusion buffer and out of it; None if unknown."""
 
     @property
     def cores(self) -> int:
@@ -123,9 +130,12 @@ def run_samples(run: RunFolder) -> Samples | None:
             agreements = np.median(agreements, keepdims=True)
     idle = np.diff(end[order][is_data], prepend=end[order][is_data][:1]) / 1e9 - seconds[is_data]
     chosen = np.random.default_rng(0).permutation(int(is_data.sum()))[:MOST_MESSAGES]
+    messages = sizes[order][is_data][chosen]
+    tensors = tensor_bytes(run)
     return Samples(
         **place(record),
-        bytes=sizes[order][is_data][chosen].astype(np.float64),
+        bytes=messages.astype(np.float64),
+        fused=None if tensors is None else ~np.isin(messages, tensors),
         seconds=np.maximum(seconds[is_data][chosen], 1e-7),
         idle_seconds=np.maximum(idle[chosen], 0),
         agreements=agreements,
@@ -232,6 +242,17 @@ def recording(run: RunFolder) -> Path:
     return replayed_folder(record.command, record.working_directory) if is_replay(record) else run.path.resolve()
 
 
+def tensor_bytes(run: RunFolder) -> list[int] | None:
+    """The sizes of the tensors that a run all-reduces; None if they are unknown.
+
+    A message of any other size holds several of them.
+    """
+    path = min(RunFolder(recording(run)).hvprof.glob("gradients-*.hvg"), default=None)
+    with suppress(RequestError):
+        return None if path is None else [tensor.bytes for tensor in read_gradients(path).tensors]
+    return None
+
+
 def replayed_folder(command: Sequence[str], working_directory: str) -> Path:
     """The recording that a command `hvscale replay` repeats."""
     words = command[2:]
@@ -263,6 +284,16 @@ def undisturbed(samples: list[Samples]) -> list[Samples]:
     return [one for one in samples if not one.from_training] or samples
 
 
+def shows_copies(one: Samples, others: Iterable[Samples]) -> bool:
+    """Whether nodes on one machine had no limited link here, and in others, by the same library.
+
+    Few ranks wait for a limited link so long that what they copy meanwhile cannot be seen.
+    """
+    between_nodes = one.one_machine and one.nodes > 1 and not one.from_training
+    limited = any(other.bytes_per_second is not None and other.library == one.library for other in others)
+    return between_nodes and one.bytes_per_second is None and limited
+
+
 def crowding(record: RunRecord) -> float:
     """How many ranks shared a core; 1 where each rank had its own."""
     return max(1.0, float(place(record)["ranks_per_core"]))
@@ -283,6 +314,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "round_robin": record.host.scheduling == "round-robin",
         "cache_bytes": record.host.cache_bytes,
         "over_sockets": record.measured_library.transport == SOCKETS,
+        "one_machine": shared,
     }
 
 

@@ -252,6 +252,7 @@ def samples_of(record: RunRecord, algorithm: str | None, rows: Sequence[Measured
         bytes=np.array([row.bytes for row in rows], np.float64),
         seconds=np.array([row.seconds for row in rows], np.float64),
         idle_seconds=np.zeros(len(rows)),
+        fused=np.zeros(len(rows), np.bool_),
         agreements=np.array(small, np.float64),
         name=name,
         from_benchmark=True,

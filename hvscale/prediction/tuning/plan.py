@@ -130,7 +130,7 @@ def warnings(options: LaunchOptions, costs: SamplesByKnobs, error: float) -> lis
 
 def unused(runs: Sequence[RunFolder], costs: SamplesByKnobs, options: LaunchOptions) -> list[str]:
     """A warning for each run whose messages are not among the measured costs."""
-    used = [run for run, _ in costs.runs]
+    used = [run for run, _ in (*costs.runs, *costs.unlimited)]
     link = "without a limited link" if options.placement.link is None else f"on links of {options.placement.link}"
     return [
         f"{run.path.name}: not used, because the calls of all-reduces of {options.mpi} {link} were not recorded in it"

@@ -20,7 +20,7 @@ from hvscale.prediction.model.costs import HorovodSettings
 from hvscale.prediction.model.horovod_loop import Simulation, simulate
 from hvscale.prediction.model.job import PredictedJob
 from hvscale.prediction.model.measured_costs import MeasuredCosts, at_np, fit_costs
-from hvscale.prediction.model.samples import Samples, run_samples, undisturbed
+from hvscale.prediction.model.samples import Samples, run_samples, shows_copies, undisturbed
 from hvscale.prediction.model.slowed_computing import Computing
 from hvscale.prediction.predict import (
     CHAINS,
@@ -91,17 +91,21 @@ class SamplesByKnobs:
     """Samples by the library's knobs that they were measured with, and where they were measured.
 
     `runs`: their run folders. `bytes_per_second`: of the nodes' links in the prediction, None as
-    measured.
+    measured. `unlimited`: run folders and samples, as in `fit_costs`.
     """
 
     samples: Mapping[tuple[tuple[str, str], ...], list[Samples]]
     runs: Sequence[tuple[RunFolder, Samples]]
     bytes_per_second: float | None
+    unlimited: Sequence[tuple[RunFolder, Samples]]
 
     def fit(self, library: tuple[tuple[str, str], ...], cores: int | None) -> MeasuredCosts:
         """The costs with these knobs of the library, on ranks that share `cores`."""
-        costs = fit_costs(self.samples[library], cores)
+        costs = fit_costs(self.samples[library], cores, unlimited=self.unlimited_with(library))
         return costs if self.bytes_per_second is None else costs.with_link(self.bytes_per_second)
+
+    def unlimited_with(self, library: tuple[tuple[str, str], ...]) -> list[Samples]:
+        return [one for run, one in self.unlimited if knobs_of(run) == library]
 
     def nearest(self, run: RunFolder, fixed: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """The measured knobs of the library that are those of the run, or else the fewest.
@@ -151,7 +155,9 @@ def measured_costs(
     for run, one in used:
         by_knobs.setdefault(knobs_of(run), []).append(one)
     by_knobs = {knobs: undisturbed(samples) for knobs, samples in by_knobs.items()}
-    return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second)
+    limits = [one for _, one in used]
+    unlimited = [(run, one) for run, one in profiled if shows_copies(one, limits)]
+    return SamplesByKnobs(by_knobs, used, None if same else bytes_per_second, unlimited)
 
 
 def shared_cores(samples: Sequence[Samples], np_: int, on_this_machine: bool) -> int | None:
@@ -290,5 +296,6 @@ def model_error(job: PredictedJob, recording: RunFolder, recorded: Settings, cos
         and knobs_of(run) == recorded.library
         and len((found := measured_run(run, recording, job, one)).seconds)
     ]
-    checks = leave_one_out(Computing(job), samples, measured, costs.fit(recorded.library, None).formula.algorithm)
+    algorithm = costs.fit(recorded.library, None).formula.algorithm
+    checks = leave_one_out(Computing(job), samples, measured, algorithm, costs.unlimited_with(recorded.library))
     return max([MIN_RESIDUAL, *(abs(check.error_percent) / 100 for check in checks)])

@@ -57,7 +57,7 @@ def test_the_algorithm_is_told_from_the_messages(algorithm: str) -> None:
 def test_ranks_that_share_cores_slow_each_other_down() -> None:
     law = Formula("ring", 40e-6, 5e-10, 1.02 / 1.25e7, 1.6)
     runs = [samples(law, np_, per_core=np_ / 2) for np_ in (2, 3, 4, 8)]
-    shared, own = fit_costs(runs, cores=2), fit_costs(runs, cores=None)
+    shared, own = fit_costs(runs, 2, "ring"), fit_costs(runs, None, "ring")
     small = np.array([2e3])
     assert shared.message_seconds(small, 32) == pytest.approx(law.seconds(small, 32, 16), rel=0.35)
     assert own.message_seconds(small, 32) == pytest.approx(law.seconds(small, 32, 1), rel=0.2)

@@ -22,8 +22,9 @@ from hvscale.prediction.model.measured_costs import (
     first_sends,
     fit_costs,
     is_like_more_ranks,
+    without_handling,
 )
-from hvscale.prediction.model.samples import Samples
+from hvscale.prediction.model.samples import Samples, shows_copies
 
 Floats = NDArray[np.float64]
 RATE = 1.25e7  # bytes a second of a link
@@ -33,7 +34,7 @@ COPY_ON_LIMITED_LINKS, COPY = np.exp(-20.8), np.exp(-20.5)
 
 
 def measured(np_: int, sizes: Floats, seconds: Floats, **changes: Any) -> Samples:
-    """All-reduces on nodes of one rank, without agreements and without a limited link."""
+    """All-reduces on nodes of one rank: no agreements, no limited link, no copies by Horovod."""
     fields: dict[str, Any] = {
         "np": np_,
         "nodes": np_,
@@ -46,6 +47,7 @@ def measured(np_: int, sizes: Floats, seconds: Floats, **changes: Any) -> Sample
         "library": "Open MPI 5.0",
         "algorithm": None,
         "name": f"run-{np_}",
+        "fused": np.zeros(len(sizes), np.bool_),
     }
     return Samples(**{**fields, **changes})
 
@@ -120,6 +122,47 @@ def test_what_the_link_saved_up_while_idle_is_taken_into_account(idle: float, fr
     assert costs.formula.seconds_per_byte == pytest.approx(1.1 / RATE, rel=1e-3)
     assert [values for _, values in costs.factors] == pytest.approx([1] * len(SIZES), rel=1e-3)
     assert costs.burst == Burst(256 * 1024, RATE)
+
+
+def test_runs_without_a_limit_show_what_copies_cost_while_ranks_wait_for_the_link() -> None:
+    """At 80 ns a byte of the link, copies of 0.3 ns make no message longer than the prior's do."""
+    law = Formula("ring", 50e-6, 0.3e-9, 1.1 / RATE, 1.75)
+    limited = [by_law(law, np_, bytes_per_second=RATE) for np_ in (4, 8)]
+    free = replace(law, seconds_per_byte=0.0)
+    alone = fit_costs(limited, None, "ring")
+    assert alone.formula.copy_seconds_per_byte == pytest.approx(COPY_ON_LIMITED_LINKS, rel=0.05)
+    found = fit_costs(limited, None, "ring", [by_law(free, 4)])
+    assert found.formula.copy_seconds_per_byte == pytest.approx(0.3e-9, rel=0.1)
+    assert found.formula.seconds_per_byte == pytest.approx(1.1 / RATE, rel=1e-3)
+    assert found.covariance[1, 1] < alone.covariance[1, 1]
+    assert (alone.description, found.description) == (
+        "measured on np 4, 8",
+        "measured on np 4, 8, copies on np 4 without a limited link",
+    )
+    # Two ranks, or more on one core than on another, do not show what more ranks cost.
+    unlike = [by_law(free, 2), by_law(free, 3, ranks_per_core=1.5), measured(4, np.empty(0), np.empty(0))]
+    same = fit_costs(limited, None, "ring", unlike)
+    assert (same.formula, same.description) == (alone.formula, alone.description)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shows"),
+    [
+        ({}, True),
+        ({"one_machine": False}, False),
+        ({"nodes": 1}, False),
+        ({"from_training": True}, False),
+        ({"bytes_per_second": RATE}, False),
+        ({"library": "Gloo"}, False),
+    ],
+)
+def test_a_replay_between_nodes_without_a_limit_shows_copies_beside_limited_ones(
+    changes: dict[str, Any], shows: bool
+) -> None:
+    one = waiting(**{"one_machine": True, **changes})
+    limited = waiting(one_machine=True, bytes_per_second=RATE)
+    assert shows_copies(one, [one, limited]) == shows
+    assert not shows_copies(one, [one])
 
 
 @pytest.mark.parametrize(("share", "fitted"), [(0.5, 1), (1.5, 1.5), (3, 2)])
@@ -390,7 +433,7 @@ def test_a_factor_is_at_least_a_half_and_at_most_two() -> None:
 
 
 def test_ranks_of_a_core_wait_less_for_copies_over_sockets_within_a_node() -> None:
-    """Copies of 8 ranks on a core instead of 2 take 4^0.75 times as long instead of 4 times."""
+    """Copies of 8 ranks on a core take 4^0.75 times as long as those of 2, others 4^0.85 times."""
 
     def growth(**where: Any) -> float:
         fields = {"ranks_per_core": 2.0, "round_robin": True, **where}
@@ -400,7 +443,7 @@ def test_ranks_of_a_core_wait_less_for_copies_over_sockets_within_a_node() -> No
         return float((costs.wire_seconds(large, 16) / costs.wire_seconds(large, 4))[0] / sent)
 
     assert growth(nodes=1, over_sockets=True) == pytest.approx(4**0.75, rel=0.05)
-    assert growth(nodes=1) == pytest.approx(4, rel=0.05)
+    assert growth(nodes=1) == pytest.approx(4**0.85, rel=0.05)
     assert growth(nodes=4, over_sockets=True) == pytest.approx(4, rel=0.05)
 
 
@@ -455,7 +498,8 @@ def test_a_long_agreement_counts_as_much_as_the_longest_tenth() -> None:
 
 def handling(before: Floats | None, sizes: Floats, **changes: Any) -> Handling:
     seconds = np.full(len(sizes), 1e-3)
-    return fit_costs([measured(4, sizes, seconds, before_seconds=before, **changes)], None).handling
+    fields = {"before_seconds": before, "fused": None, **changes}
+    return fit_costs([measured(4, sizes, seconds, **fields)], None).handling
 
 
 def test_handling_is_the_line_of_the_times_before_messages() -> None:
@@ -470,7 +514,7 @@ def test_handling_is_the_line_of_the_times_before_messages() -> None:
 def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
     """Without their first sends, two ranks take twice as long as one, and four four times."""
     sizes, line = np.array([1e5, 1e6, 3e6]), 40e-6 + 2e-10 * np.array([1e5, 1e6, 3e6])
-    runs = [measured(4, sizes, np.full(3, 1e-3), ranks_per_core=crowding) for crowding in (1.0, 2.0, 4.0)]
+    runs = [measured(4, sizes, np.full(3, 1e-3), ranks_per_core=crowding, fused=None) for crowding in (1.0, 2.0, 4.0)]
     formula = fit_costs(runs, 1).formula
     first = [first_sends(formula, sizes, 4, run.ranks_per_core) for run in runs]
     assert first[2].all()
@@ -479,8 +523,30 @@ def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
     ]
     assert fit_costs(runs, 1).handling == pytest.approx((40e-6, 2e-10))
     # The lines of runs count alike.
-    flat = measured(4, sizes, np.full(3, 1e-3), before_seconds=np.full(3, 1e-5))
+    flat = measured(4, sizes, np.full(3, 1e-3), before_seconds=np.full(3, 1e-5), fused=None)
     assert fit_costs([runs[0], flat], 1).handling == pytest.approx((25e-6, 1e-10))
+
+
+def test_only_fused_messages_show_copies() -> None:
+    sizes = np.array([1e5, 1e6, 3e6, 5e6])
+    fused = np.array([True, True, True, False])
+    before = np.where(fused, 40e-6 + 2e-10 * sizes, 0)
+    assert handling(before, sizes, fused=fused) == pytest.approx((40e-6, 2e-10))
+    assert handling(before, sizes, fused=~fused) == pytest.approx((0, 1.25e-10))
+
+
+def test_the_last_rank_of_a_core_returns_when_the_others_have_copied() -> None:
+    """Three others handle a message for 40 us and copy 1 MB in 200 us each, if it was fused."""
+    sizes, handled = np.array([1e6, 1e6]), Handling(40e-6, 2e-10)
+    run = measured(4, sizes, np.full(2, 5e-3), ranks_per_core=4.0, fused=np.array([True, False]))
+    assert without_handling(run, handled).seconds.tolist() == pytest.approx([5e-3 - 3 * 240e-6, 5e-3 - 3 * 40e-6])
+    unknown = without_handling(replace(run, fused=None), handled)
+    assert unknown.seconds.tolist() == pytest.approx([5e-3 - 3 * 240e-6] * 2)
+    # Half of the time is the message's own. A rank with its own core waits for nobody.
+    short = replace(run, seconds=np.full(2, 1e-3), fused=None)
+    assert without_handling(short, handled).seconds.tolist() == [0.5e-3] * 2
+    for changes in ({"ranks_per_core": 0.5}, {"from_benchmark": True}):
+        assert without_handling(replace(run, **changes), handled).seconds.tolist() == [5e-3] * 2
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:
