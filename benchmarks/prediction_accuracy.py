@@ -2,7 +2,8 @@
 
 Each model is recorded once on two ranks. Its communication is replayed under every setting of a
 sample, on 2 and 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
-Nodes are network namespaces with shaped links. All ranks share the machine's cores, and so does the
+Nodes are network namespaces with shaped links. A replay on 4 of them without a limit shows what
+copies cost, and is fitted as well. All ranks share the machine's cores, and so does the
 prediction. They get a core one after the other (`chrt --rr 1`). It needs root. Run it again with
 the same folder to resume: complete runs are kept.
 
@@ -16,7 +17,8 @@ messages of other sizes. `--fit-starts 3 --starts 3` starts each run three times
 all of those to fit, and also compares the means of the held-out ones.
 
 Example: `python benchmarks/prediction_accuracy.py FOLDER [--sample all] [--cells PATTERN]
-[--fit 2,4] [--fit-starts 3] [--held-out 8,16] [--analyze] [--across-settings] [--all-runs]`
+[--fit 2,4] [--fit-starts 3] [--held-out 8,16] [--analyze] [--across-settings] [--all-runs]
+[--without-unlimited]`
 """
 
 import argparse
@@ -49,7 +51,7 @@ from hvscale.launch.supervision.processes import adopt_orphans
 from hvscale.prediction.document import PredictedRow
 from hvscale.prediction.model.horovod_loop import simulate
 from hvscale.prediction.model.job import PredictedJob, read_job
-from hvscale.prediction.model.measured_costs import MeasuredCosts, burst_left, fit_costs
+from hvscale.prediction.model.measured_costs import MeasuredCosts, burst_left, fit_costs, without_handling
 from hvscale.prediction.model.samples import SETUP_STEPS, Samples, run_samples
 from hvscale.prediction.predict import PredictionRequest, predict
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
@@ -64,6 +66,7 @@ TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
 }
 RECORD = ["--gradients", "-np", "2", "--mpi", "gloo"]
 SHARED_MEMORY = "shared memory"
+UNLIMITED = "unlimited"  # nodes without a limited link
 # What `hvscale launch` starts Horovod with.
 DEFAULT_FUSION_MIB, DEFAULT_CYCLE_MS = 128, 5
 FAR = 4  # held-out np over the largest fitted np, from which on the goal applies
@@ -105,7 +108,8 @@ class Cell(NamedTuple):
         options = ["-np", str(np_), "--mpi", self.mpi, *sets]
         if self.link == SHARED_MEMORY:
             return options
-        return [*options, "--placement", "netns", "--nodes", str(np_), "--link", self.link]
+        link = [] if self.link == UNLIMITED else ["--link", self.link]
+        return [*options, "--placement", "netns", "--nodes", str(np_), *link]
 
 
 FUSION_AND_CYCLE = [(1, 5), (1, 1), (16, 5), (16, 1), (128, 1)]
@@ -215,7 +219,7 @@ class HeldOut:
     None, of this and the next two: one of them is unknown or 0.
     """
     before_ratio: float | None
-    """The same of the time before messages, in which Horovod copies."""
+    """The same of the time before fused messages, in which Horovod copies."""
     agreements_ratio: float | None
     """The same of agreements that no message follows."""
     is_covered: bool
@@ -251,6 +255,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
     parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
+    parser.add_argument("--without-unlimited", action="store_true", help="neither start nor fit runs without --link")
     parser.add_argument("--all-runs", action="store_true", help="fit runs of all jobs on the same network")
     options = parser.parse_args()
     chosen = ALL if options.sample == "all" else SAMPLES[options.sample]
@@ -265,6 +270,7 @@ def main() -> None:
     text = json.dumps(document, indent=1) + "\n"
     suffix = "-across-settings" * options.across_settings + "-all-runs" * options.all_runs
     suffix += f"-fit-starts-{options.fit_starts}" * (options.fit_starts > 1)
+    suffix += "-without-unlimited" * options.without_unlimited
     name = f"accuracy{suffix}.json"
     write_atomically(options.folder / name, lambda file: file.write(text.encode()))
     print_tables(found)
@@ -288,10 +294,18 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         if time.monotonic() > end or not profile(options, recording, RECORD, train):
             continue
         replay = ["hvscale", "replay", str(recording.resolve())]
-        for np_, start in in_rounds(options):
-            folder = run_path(options.folder, cell, np_, start)
-            if time.monotonic() > end or not profile(options, folder, cell.launch_options(np_), replay):
+        starts = [(cell, *one) for one in in_rounds(options)]
+        for one, np_, start in [*unlimited_starts(cell, options), *starts]:
+            folder = run_path(options.folder, one, np_, start)
+            if time.monotonic() > end or not profile(options, folder, one.launch_options(np_), replay):
                 break  # neither more ranks nor another start would succeed
+
+
+def unlimited_starts(cell: Cell, options: argparse.Namespace) -> list[tuple[Cell, int, int]]:
+    """The runs without a limited link that are fitted beside a cell's: the cell, np and start."""
+    if cell.link == SHARED_MEMORY or options.without_unlimited:
+        return []
+    return [(cell._replace(link=UNLIMITED), max(options.fit), 1)]
 
 
 def in_rounds(options: argparse.Namespace) -> list[tuple[int, int]]:
@@ -380,23 +394,27 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     recording = options.folder / "recordings" / cell.model
     if not held_out or not all(map(is_complete, [*paths, recording])):
         return []
-    fitted = [RunFolder.open(path) for path in paths]
+    unlimited = [run_path(options.folder, *one) for one in unlimited_starts(fitted_cell, options)]
+    unlimited = [path for path in unlimited if is_complete(path)]
+    fitted, without = ([RunFolder.open(path) for path in those] for those in (paths, unlimited))
     others = other_jobs_runs(fitted_cell, options) if options.all_runs else []
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
-        document = predict([RunFolder.open(recording), *fitted, *others], request)
+        document = predict([RunFolder.open(recording), *fitted, *without, *others], request)
     except RequestError as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return []
     job = read_job(RunFolder.open(recording))
-    costs = fit_costs([all_samples(run) for run in (*fitted, *others)], cores)
+    costs = fit_costs(
+        [all_samples(run) for run in (*fitted, *others)], cores, unlimited=[all_samples(run) for run in without]
+    )
     naive = naive_predictors(job, costs, cell, fitted)
     horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    beside = [other_cores(run) for run in (recording, *paths)]
+    beside = [other_cores(run) for run in (recording, *paths, *unlimited)]
     return [
         held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside, costs)
         for (np_, start), run in runs.items()
@@ -463,10 +481,13 @@ def held_out_row(
 
 def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float | None]:
     """The seconds of each part of a run's steps, over those of the model for the same messages."""
-    before, agreements = run.before_seconds, np.full(len(run.agreements), costs.agreement_seconds(run.np))
+    own = without_handling(run, costs.handling).seconds
+    copied = np.ones(len(run.bytes), np.bool_) if run.fused is None else run.fused
+    before = None if run.before_seconds is None else run.before_seconds[copied]
+    agreements = np.full(len(run.agreements), costs.agreement_seconds(run.np))
     return {
-        "wire": ratio(run.seconds, costs.wire_seconds(run.bytes, run.np, burst_left(run, costs.burst))),
-        "before": None if before is None else ratio(before, costs.before_seconds(run.bytes, run.np)),
+        "wire": ratio(own, costs.wire_seconds(run.bytes, run.np, burst_left(run, costs.burst))),
+        "before": None if before is None else ratio(before, costs.before_seconds(run.bytes[copied], run.np)),
         "agreements": ratio(run.agreements, agreements),
     }
 
