@@ -394,27 +394,26 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
     recording = options.folder / "recordings" / cell.model
     if not held_out or not all(map(is_complete, [*paths, recording])):
         return []
-    unlimited = [run_path(options.folder, *one) for one in unlimited_starts(fitted_cell, options)]
-    unlimited = [path for path in unlimited if is_complete(path)]
-    fitted, without = ([RunFolder.open(path) for path in those] for those in (paths, unlimited))
+    fitted = [RunFolder.open(path) for path in paths]
+    without_link = [run_path(options.folder, *one) for one in unlimited_starts(fitted_cell, options)]
+    unlimited = [RunFolder.open(path) for path in without_link if is_complete(path)]
     others = other_jobs_runs(fitted_cell, options) if options.all_runs else []
     cores = describe_host().cores
     try:
         request = PredictionRequest(np=held_out, set=cell.settings, cores=cores)
-        document = predict([RunFolder.open(recording), *fitted, *without, *others], request)
+        document = predict([RunFolder.open(recording), *fitted, *unlimited, *others], request)
     except RequestError as error:
         print(f"{cell.name}: {error}", file=sys.stderr)
         return []
     job = read_job(RunFolder.open(recording))
-    costs = fit_costs(
-        [all_samples(run) for run in (*fitted, *others)], cores, unlimited=[all_samples(run) for run in without]
-    )
+    samples, without_limit = ([all_samples(run) for run in those] for those in ((*fitted, *others), unlimited))
+    costs = fit_costs(samples, cores, unlimited=without_limit)
     naive = naive_predictors(job, costs, cell, fitted)
     horovod = apply(PredictedSettings(recorded_settings(job.settings)), cell.settings).horovod
     sizes = {np_: simulate(job, horovod, costs, np_).traffic.bytes for np_ in held_out}
     by_np = {row.np: row for row in document.rows}
     compute, far = document.compute_seconds, max(options.fit)
-    beside = [other_cores(run) for run in (recording, *paths, *unlimited)]
+    beside = [other_cores(run) for run in (recording, *paths, *(run.path for run in unlimited))]
     return [
         held_out_row(cell, run, start, by_np[np_], sizes[np_], compute, naive, np_ / far, beside, costs)
         for (np_, start), run in runs.items()

@@ -189,10 +189,10 @@ def measurements(
     found = [(run, one) for run in runs if (one := run_samples(run)) is not None]
     every = [*request.samples, *(one for _, one in found)]
     unlimited = [one for one in every if shows_copies(one, every)]
-    profiled = [(run, one) for run, one in found if not shows_copies(one, every)]
+    profiled = [(run, one) for run, one in found if not is_among(one, unlimited)]
     # The tables, or else the other runs, say which library and link: a job may have been recorded
     # with others.
-    tables = of_runs([one for one in request.samples if not shows_copies(one, every)], [one for _, one in profiled])
+    tables = of_runs([one for one in request.samples if not is_among(one, unlimited)], [one for _, one in profiled])
     given = tables or [one for run, one in profiled if run is not recorded]
     networks = {network(one) for one in given}
     profiled = [(run, one) for run, one in profiled if not networks or network(one) in networks]
@@ -200,8 +200,12 @@ def measurements(
     samples += with_algorithm(tables, samples, settings.algorithm)
     used = [] if request.costs is not None else undisturbed(matching_samples(samples, settings, request))
     unlimited = [one for one in unlimited if any(are_alike(one, other) for other in used)]
-    left_out = [run for run, one in found if not any(one is other for other in (*samples, *unlimited))]
+    left_out = [run for run, one in found if not is_among(one, [*samples, *unlimited])]
     return SelectedMeasurements([run for run, _ in found], profiled, used, unlimited, left_out)
+
+
+def is_among(one: Samples, others: Sequence[Samples]) -> bool:
+    return any(one is other for other in others)
 
 
 def are_alike(one: Samples, other: Samples) -> bool:
@@ -594,7 +598,7 @@ def warnings(
     waiting = any(run.bytes_per_second is not None and run.one_machine for run in measured.samples)
     if waiting and not measured.unlimited and any(np_ > (request.cores or np_) for np_ in request.np):
         found.append(
-            "while few ranks wait for a limited link, what their copies cost cannot be seen, and a usual value is taken; "
+            "while few ranks wait for a limited link, the cost of copying into sockets does not show, so a typical value is used; "
             "measure it without --link, such as with `hvscale profile -np 4 --placement netns --nodes 4 -- hvscale replay RUN`, "
             "and add that run"
         )

@@ -294,7 +294,7 @@ def first_sends(formula: Formula, sizes: Floats, np_: int, crowding: float) -> F
     """How long a rank waits for the first sends of the others that share its core.
 
     Each of them begins its message when it has copied, before the next one gets the core. In shared
-    memory the receiver copies, so that sending takes no time.
+    memory the receiver copies (process_vm_readv), so that sending takes no time.
     """
     if formula.within_a_node and not formula.over_sockets:
         return np.zeros_like(sizes)
@@ -343,7 +343,7 @@ def fit_costs(
     if len({run.np for run in messages}) == 1:
         names = names[:1]  # one np does not distinguish algorithms
     unlimited = [run for run in unlimited if len(run.bytes) and is_like_more_ranks(run)]
-    priors = {name: _with_copies(prior, name, unlimited) for name in names}
+    priors = {name: _with_unlimited(prior, name, unlimited) for name in names}
     fitted = [_fit(name, messages, burst, (), priors[name]) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
@@ -365,18 +365,18 @@ def fit_costs(
         largest_bytes=max(float(run.bytes.max()) for run in messages),
         handling=handling,
         blocking=not over_nccl,
-        description=described(messages, unlimited),
+        description=_described(messages, unlimited),
         cores=cores,
     )
 
 
-def described(messages: Sequence[Samples], unlimited: Sequence[Samples]) -> str:
+def _described(messages: Sequence[Samples], unlimited: Sequence[Samples]) -> str:
     """Where costs were measured."""
     found, copies = (", ".join(map(str, sorted({run.np for run in runs}))) for runs in (messages, unlimited))
     return f"measured on np {found}" + (f", copies on np {copies} without a limited link" if copies else "")
 
 
-def _with_copies(prior: Prior, algorithm: str, unlimited: Sequence[Samples]) -> Prior:
+def _with_unlimited(prior: Prior, algorithm: str, unlimited: Sequence[Samples]) -> Prior:
     """The prior with what messages and copies cost in an algorithm without a limited link."""
     if not unlimited:
         return prior
