@@ -93,12 +93,26 @@ def test_an_algorithm_is_searched_only_on_ranks_that_it_supports(np: int) -> Non
     assert ("scatter_allgather" in choice.values) == (np == 4)
 
 
-def test_relevant_knobs_are_searched() -> None:
+def test_relevant_knobs_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(search_space, "HUGE_PAGES", tmp_path / "enabled")
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
     searched = {knob for knob, choice in choices_by_knob(profile_of()).items() if choice.values}
     assert searched == {
         *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
-        *("hvscale_broadcast", "eager_threshold", "yield_when_idle", "binding", "threads"),
+        *("hvscale_broadcast", "eager_threshold", "yield_when_idle", "binding", "threads", "huge_pages"),
     }
+
+
+@pytest.mark.parametrize("modes", ["[always] madvise never\n", "always madvise [never]\n", None])
+def test_huge_pages_are_searched_only_where_programs_may_ask_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, modes: str | None
+) -> None:
+    path = tmp_path / "enabled"
+    monkeypatch.setattr(search_space, "HUGE_PAGES", path)
+    if modes is not None:
+        path.write_text(modes)
+    choice = choices_by_knob(profile_of())["huge_pages"]
+    assert (choice.values, choice.reason) == ([], f"{path} does not say madvise")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +140,7 @@ def test_relevant_knobs_are_searched() -> None:
         ({"nodes": 1}, "eager_threshold", "only one node: shared memory has a separate limit"),
         ({"cores": 2}, "binding", "4 ranks share 2 cores"),
         ({"gpus": 4}, "threads", "the job computes on GPUs"),
+        ({"gpus": 4}, "huge_pages", "the job computes on GPUs"),
         ({"command": ("hvscale", "train", "edsr")}, "threads", "hvscale train sets the threads itself"),
         ({}, "cuda_ipc", "no GPU"),
         ({}, "hierarchical_allreduce", "the profile shows no NCCL messages"),

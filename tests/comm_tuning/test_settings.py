@@ -7,10 +7,10 @@ import pytest
 from hvscale.comm_tuning.collectives.broadcast import library_path
 from hvscale.comm_tuning.collectives.measure.candidates import candidates
 from hvscale.comm_tuning.collectives.options import check_knobs
-from hvscale.comm_tuning.knobs.library import Target
-from hvscale.comm_tuning.knobs.settings import Translated, check_ranks, parse, translate
+from hvscale.comm_tuning.knobs.library import Target, spelling_of
+from hvscale.comm_tuning.knobs.settings import Translated, check_ranks, parse, translate, with_settings
 from hvscale.comm_tuning.knobs.table import knobs
-from hvscale.core.errors import RequestError
+from hvscale.core.errors import ConflictError, RequestError
 from hvscale.launch.options import LaunchOptions
 
 
@@ -77,6 +77,50 @@ def test_hvscale_s_broadcast_is_preloaded_beside_the_user_s_libraries() -> None:
     assert translated(["hvscale_broadcast=off"], "openmpi", "5.0.11").preload == {}
     with pytest.raises(RequestError, match=r"gloo .*does not have this knob; only hvscale's broadcast"):
         translated(["hvscale_broadcast=chain"], "gloo", "0.28.1")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"),
+        (":glibc.malloc.hugetlb=1:", "glibc.malloc.hugetlb=1"),
+    ],
+)
+def test_huge_pages_keep_other_tunables(before: str, after: str) -> None:
+    found = translated(["huge_pages=on"], "gloo", "0.28.1", environment={"GLIBC_TUNABLES": before})
+    assert found.variables == {"GLIBC_TUNABLES": after}
+    again = translated(["huge_pages=on"], "gloo", "0.28.1", environment=found.variables)
+    assert again.variables == found.variables
+
+
+@pytest.mark.parametrize(
+    ("tunables", "value"),
+    [
+        ("glibc.malloc.hugetlb=0", False),
+        ("glibc.malloc.arena_max=1", False),
+        ("glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1", True),
+        ("glibc.malloc.hugetlb=0:glibc.malloc.hugetlb=1", True),
+        ("", False),
+    ],
+)
+def test_the_last_of_several_tunables_counts(tunables: str, value: bool) -> None:
+    spelling = spelling_of("glibc", "huge_pages")
+    assert spelling is not None
+    assert spelling.read({"GLIBC_TUNABLES": tunables}) is value
+
+
+def test_tunables_on_the_command_line_are_kept_or_contradict() -> None:
+    def with_env(*env: str) -> tuple[str, ...]:
+        return with_settings(["huge_pages=on"], ["no-such-program"], LaunchOptions(np=2, mpi="gloo", env=env)).env
+
+    both = "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+    assert with_env("GLIBC_TUNABLES=glibc.malloc.arena_max=1") == ("GLIBC_TUNABLES=glibc.malloc.arena_max=1", both)
+    assert with_env(both) == (both,)
+    message = "--env GLIBC_TUNABLES=glibc.malloc.hugetlb=0 and huge_pages=on ask for different values"
+    with pytest.raises(ConflictError, match=message):
+        with_env("GLIBC_TUNABLES=glibc.malloc.hugetlb=0")
 
 
 def test_nccl_s_knobs_apply_to_any_job() -> None:

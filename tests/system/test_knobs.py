@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ from mpi4py import MPI
 total = MPI.COMM_WORLD.allreduce(numpy.ones(1 << 16))
 assert bool((total == MPI.COMM_WORLD.size).all())
 print("threads", 1)
+"""
+
+HUGE_PAGES_PROGRAM = """
+block = b"x" * (64 << 20)
+print(open("/proc/self/smaps_rollup").read())
 """
 
 
@@ -133,6 +140,18 @@ def test_ranks_have_the_requested_binding_and_threads(
         pytest.skip("one core is always the only one")
     _, shown = start(hvscale, program(PROGRAM), tmp_path, {"binding": "core", "threads": "1"}, "--mpi", mpi)
     assert shown.count("cores 1 threads 1") == 2
+
+
+@pytest.mark.parametrize("value", ["on", "off"])
+def test_large_blocks_have_huge_pages(hvscale: Run, program: Callable[[str], Path], tmp_path: Path, value: str) -> None:
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not modes.exists() or "[madvise]" not in modes.read_text():
+        pytest.skip(f"{modes} does not say madvise")
+    if tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 35):
+        pytest.skip("glibc has huge pages from 2.35")
+    _, shown = start(hvscale, program(HUGE_PAGES_PROGRAM), tmp_path, {"huge_pages": value}, "--mpi", "gloo")
+    found = [int(kib) for kib in re.findall(r"AnonHugePages: +(\d+) kB", shown)]
+    assert [kib > 32 << 10 for kib in found] == [value == "on"] * 2
 
 
 def test_gloo_uses_the_requested_interface(hvscale: Run, program: Callable[[str], Path], tmp_path: Path) -> None:
@@ -249,7 +268,7 @@ def test_the_list_of_knobs(hvscale: Run) -> None:
     assert everything["schema"] == "hvscale/knobs/3"
     assert {"MVAPICH2-GDR", "Horovod", "UCX", "NCCL"} <= {row["library"] for row in everything["rows"]}
     of_gloo = json.loads(hvscale("knobs", "--mpi", "gloo", "--json").stdout)["rows"]
-    assert {row["library"] for row in of_gloo} == {"CUDA", "Gloo", "Horovod", "NCCL", "OpenMP"}
+    assert {row["library"] for row in of_gloo} == {"CUDA", "Gloo", "Horovod", "NCCL", "OpenMP", "glibc"}
     of_nccl = hvscale("knobs", "--mpi", "nccl")
     assert "NCCL_BUFFSIZE (4194304)" in of_nccl.stdout
     of_knob = json.loads(hvscale("knobs", "cycle-time", "--json").stdout)["rows"]

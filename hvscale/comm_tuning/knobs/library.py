@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hvscale.comm_tuning.knobs.values import OneOf, Value, Values
+from hvscale.comm_tuning.knobs.variable_list import member_like, with_member
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
@@ -37,6 +38,7 @@ MEANING = {
     "nccl_buffer_size": "sets the size of each channel's buffer between two GPUs",
     "nccl_threads": "sets the number of threads in each NCCL thread block",
     "yield_when_idle": "lets a rank that waits for messages yield its core",
+    "huge_pages": "takes large blocks of memory in pages of 2 MiB",
     "threads": "sets the number of OpenMP threads in each rank",
     "thread_affinity": "pins Horovod's background thread to a core, one core per local rank",
     "binding": "binds each rank to a core, a socket or a NUMA node",
@@ -66,7 +68,8 @@ class Spelling:
     value requires, unless the user has set them; with `also_set_for`, only for that value.
     `preload`: hvscale's C library that ranks preload for any value but the default.
     `transport`: the only transport that supports the knob. `build`: the build of the library that
-    the knob needs. `note`: conditions and side effects, for people. `source`: the documentation.
+    the knob needs. `separator`: of the members of the variables, each of which lists several
+    NAME=VALUE. `note`: conditions and side effects, for people. `source`: the documentation.
 
     For the algorithms of a collective: those in `segmented` split a message into segments of the
     bytes in `segment_variable`; `rank_limits` restricts an algorithm to some numbers of ranks. On
@@ -85,6 +88,7 @@ class Spelling:
     preload: str = ""
     transport: str | None = None
     build: str = ""
+    separator: str = ""
     segment_variable: str = ""
     segmented: tuple[str, ...] = ()
     rank_limits: Mapping[str, RankLimit] = field(default_factory=dict)
@@ -106,6 +110,13 @@ class Spelling:
         """The variables that set the value."""
         return dict.fromkeys(self.variables, self.values.write(value))
 
+    def write_into(self, environment: Mapping[str, str], value: Value) -> dict[str, str]:
+        """The variables that set the value in this environment: lists keep their other members."""
+        return {
+            name: with_member(environment.get(name, ""), word, self.separator) if self.separator else word
+            for name, word in self.write(value).items()
+        }
+
     def required_variables(self, value: Value) -> Mapping[str, str]:
         """The variables in `also_set` that this value requires."""
         return self.also_set if self.also_set_for in (None, value) else {}
@@ -119,7 +130,10 @@ class Spelling:
 
         Raises KeyError for a missing variable, and ValueError if they differ or are invalid.
         """
-        first, *others = [self.values.read(variables[name]) for name in self.variables]
+        words = {name: variables[name] for name in self.variables}
+        if self.separator:
+            words = {name: member_like(word, self.variables[name], self.separator) for name, word in words.items()}
+        first, *others = [self.values.read(word) for word in words.values()]
         if any(value != first for value in others):
             raise ValueError(f"{', '.join(self.variables)} differ")
         return first

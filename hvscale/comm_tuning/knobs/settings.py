@@ -7,6 +7,7 @@ from typing import Any
 
 from hvscale.comm_tuning.knobs.library import MEANING, KnobLibrary, Spelling, Target, libraries, libraries_of
 from hvscale.comm_tuning.knobs.values import Value, nearest_value
+from hvscale.comm_tuning.knobs.variable_list import is_within
 from hvscale.core.built_library import built_library, preloaded
 from hvscale.core.errors import ConflictError, RequestError
 from hvscale.core.run_folder import Library as MpiLibrary
@@ -42,16 +43,23 @@ class Setting:
 class Translated:
     """The variables and options that settings translate to.
 
-    `written_by`: the setting of each variable and option. `also_set`: further variables that these
-    require. `preload`: LD_PRELOAD with the libraries that they require and those of the user; empty
-    if they require none.
+    `written_by`: the setting of each variable and option. `separators`: of the variables that are
+    lists. `also_set`: further variables that these require. `preload`: LD_PRELOAD with the
+    libraries that they require and those of the user; empty if they require none.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     written_by: dict[str, Setting] = field(default_factory=dict)
+    separators: dict[str, str] = field(default_factory=dict)
     also_set: dict[str, str] = field(default_factory=dict)
     preload: dict[str, str] = field(default_factory=dict)
+
+    def agrees(self, name: str, given: str) -> bool:
+        """Whether this value, which the user gave the variable, contradicts no setting."""
+        if name in self.separators:
+            return is_within(given, self.variables[name], self.separators[name])
+        return given == self.variables[name]
 
 
 def parse(requests: Iterable[str | Setting], option: str = "--set") -> list[Setting]:
@@ -94,7 +102,7 @@ def translate(settings: list[Setting], target: Target) -> Translated:
     translated = Translated()
     for setting in settings:
         for spelling, value in accepting_spellings(setting, target):
-            for name, word in spelling.write(value).items():
+            for name, word in spelling.write_into(target.environment, value).items():
                 into = translated.options if spelling.is_option else translated.variables
                 if into.setdefault(name, word) != word:
                     raise RequestError(
@@ -102,6 +110,8 @@ def translate(settings: list[Setting], target: Target) -> Translated:
                         f"or --env {name}=VALUE"
                     )
                 translated.written_by[name] = setting
+                if spelling.separator:
+                    translated.separators[name] = spelling.separator
             if not spelling.is_option:
                 translated.also_set |= spelling.required_variables(value)
             if spelling.preloads(value):
@@ -218,11 +228,12 @@ def with_settings(
         if given.get(name, word) != word:
             raise conflict(f"{name} {given[name]}", translated.written_by[name], options)
         changes[OPTIONS[name]] = word
-    for name, word in translated.variables.items():
-        if given.get(name, word) != word:
+    for name in translated.variables:
+        if name in given and not translated.agrees(name, given[name]):
             raise conflict(f"--env {name}={given[name]}", translated.written_by[name], options)
-    variables = {**translated.also_set, **translated.variables}
-    added = {**{name: word for name, word in variables.items() if name not in given}, **translated.preload}
+    also_set = {name: word for name, word in translated.also_set.items() if name not in given}
+    changed = {name: word for name, word in translated.variables.items() if given.get(name) != word}
+    added = {**also_set, **changed, **translated.preload}
     return options.replace(**changes, env=(*options.env, *(f"{name}={word}" for name, word in added.items())))
 
 

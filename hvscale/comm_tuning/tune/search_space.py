@@ -16,6 +16,7 @@ from hvscale.launch.flavours import LIBRARY_DECIDES
 Condition = Callable[[JobProfile], str | None]
 DEFAULT = "default"  # leaves the knob unset; used if no value of the library is its default
 RDMA_ADAPTERS = Path("/sys/class/infiniband")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MIN_TIME_SHARE = 0.01  # of the communication time, below which an operation is not tuned
 
 
@@ -68,6 +69,12 @@ def nccl(job: JobProfile) -> str | None:
 def rdma(job: JobProfile) -> str | None:
     there = any(RDMA_ADAPTERS.glob("*"))
     return None if there else "no RDMA adapter on this machine; other networks register no memory"
+
+
+def huge_pages_on_request(job: JobProfile) -> str | None:
+    """Mode `always` gives them to every program, and `never` to none."""
+    modes = HUGE_PAGES.read_text() if HUGE_PAGES.exists() else ""
+    return None if "[madvise]" in modes else f"{HUGE_PAGES} does not say madvise"
 
 
 def enough_cores(job: JobProfile) -> str | None:
@@ -200,6 +207,7 @@ SEARCH_SPACE = (
     ),
     SearchedKnob("yield_when_idle", ("on", "off"), varies=True),
     SearchedKnob("threads", threads_per_rank, (no_gpus, threads_not_set_by_trainer), ordered=True),
+    SearchedKnob("huge_pages", ("on",), (no_gpus, huge_pages_on_request, messages_above(2 * MIB))),
     SearchedKnob("binding", ("none", "core", "socket", "numa"), (enough_cores,)),
     SearchedKnob("thread_affinity", only_if_named="which core is free depends on the binding; set it with --fix"),
     SearchedKnob("transport", only_if_named="it decides which other knobs exist; tune each transport, set with --fix"),
