@@ -57,6 +57,15 @@ def profile_of(**facts: object) -> JobProfile:
     return JobProfile(**{**fields, **facts})  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True)
+def huge_pages(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modes of a machine that gives huge pages to programs that ask for them."""
+    path = tmp_path_factory.mktemp("transparent_hugepage") / "enabled"
+    path.write_text("always [madvise] never\n")
+    monkeypatch.setattr(search_space, "HUGE_PAGES", path)
+    return path
+
+
 def choices_by_knob(
     facts: JobProfile,
     job: Target | None = None,
@@ -93,9 +102,7 @@ def test_an_algorithm_is_searched_only_on_ranks_that_it_supports(np: int) -> Non
     assert ("scatter_allgather" in choice.values) == (np == 4)
 
 
-def test_relevant_knobs_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(search_space, "HUGE_PAGES", tmp_path / "enabled")
-    (tmp_path / "enabled").write_text("always [madvise] never\n")
+def test_relevant_knobs_are_searched() -> None:
     searched = {knob for knob, choice in choices_by_knob(profile_of()).items() if choice.values}
     assert searched == {
         *("fusion_threshold", "cycle_time", "allreduce_algorithm", "broadcast_algorithm", "segment_size"),
@@ -104,15 +111,13 @@ def test_relevant_knobs_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("modes", ["[always] madvise never\n", "always madvise [never]\n", None])
-def test_huge_pages_are_searched_only_where_programs_may_ask_for_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, modes: str | None
-) -> None:
-    path = tmp_path / "enabled"
-    monkeypatch.setattr(search_space, "HUGE_PAGES", path)
-    if modes is not None:
-        path.write_text(modes)
+def test_huge_pages_are_searched_only_where_programs_may_ask_for_them(huge_pages: Path, modes: str | None) -> None:
+    if modes is None:
+        huge_pages.unlink()
+    else:
+        huge_pages.write_text(modes)
     choice = choices_by_knob(profile_of())["huge_pages"]
-    assert (choice.values, choice.reason) == ([], f"{path} does not say madvise")
+    assert (choice.values, choice.reason) == ([], f"{huge_pages} does not say madvise")
 
 
 @pytest.mark.parametrize(
@@ -252,6 +257,7 @@ def test_values_include_the_default_in_order() -> None:
         "eager_threshold": "64K",
         "yield_when_idle": DEFAULT,
         "threads": DEFAULT,
+        "huge_pages": "off",
         "binding": "none",
     }
     assert {one.knob for one in space.dimensions if one.at_init} == {"fusion_threshold", "cycle_time"}

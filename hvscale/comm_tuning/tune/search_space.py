@@ -217,6 +217,7 @@ SEARCH_SPACE = (
 # Combinations that were faster elsewhere, some only together. They are tried first.
 PROMISING: tuple[Mapping[str, str], ...] = (
     {"yield_when_idle": "on"},
+    {"huge_pages": "on"},
     {"eager_threshold": "1M"},
     {"allreduce_algorithm": "ring", "eager_threshold": "1M"},
     {"allreduce_algorithm": "ring"},
