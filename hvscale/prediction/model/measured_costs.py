@@ -14,7 +14,7 @@ crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores
 of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
 on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
 one turn. Shared memory passes large messages in fragments, which wait in the same way; ranks that
-sleep until a socket has data find more of it when they get the core, and wait less. What a
+sleep until a socket has data may find more of it when they get the core, and wait less. What a
 core's ranks copy in turn leaves its caches where they are many or a single send is large, and
 copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
 (a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
@@ -110,10 +110,13 @@ OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 NORM = 2.0  # its p; chosen like the priors
 # How much of the exponent of crowding a message waits with `passes_on`. Chosen like the priors.
 WAITING_PASSING_ON = 0.75
-# As much of it copies within a node wait, over sockets and otherwise. The fewer ranks share a core,
-# the more often it is idle while they wait for each other. Chosen with ranks that got a core one
-# after the other: seven settings of Gloo, and five of Open MPI and MPICH in three starts.
-COPYING_OVER_SOCKETS, COPYING = 0.75, 0.85
+# As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
+# while they wait for each other. Chosen with ranks that got a core one after the other: five
+# settings of Open MPI and MPICH in three starts.
+COPYING = 0.85
+# As much of it messages and copies wait over the sockets of one node: between the 0.75 and 1.0 that
+# two machines showed (benchmarks/crowded_cores.py), with its standard deviation.
+OVER_LOOPBACK, OVER_LOOPBACK_DEVIATION = 0.87, 0.12
 
 
 class SentPerRank(NamedTuple):
@@ -172,7 +175,7 @@ class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
     `within_a_node`: crowding counts for copies as it does for messages, and caches count.
-    `over_sockets`: it counts less for copies within a node.
+    `over_sockets`: it counts as OVER_LOOPBACK for both within a node.
     """
 
     algorithm: str
@@ -190,13 +193,14 @@ class Formula:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
-        share = WAITING_PASSING_ON if path.passes_on else 1.0
+        loopback = self.within_a_node and self.over_sockets
+        share = OVER_LOOPBACK if loopback else WAITING_PASSING_ON if path.passes_on else 1.0
         start = self.start_seconds * path.messages * np.power(crowding, share * self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
-            waiting = COPYING_OVER_SOCKETS if self.over_sockets else COPYING
+            waiting = OVER_LOOPBACK if loopback else COPYING
             copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
         else:
             copy = copy * crowding
@@ -338,6 +342,8 @@ def fit_costs(
         prior = prior._replace(
             messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_AGREEMENTS, deviation=ROUND_ROBIN_DEVIATION
         )
+    if within_a_node and prior.over_sockets:
+        prior = prior._replace(deviation=max(prior.deviation, OVER_LOOPBACK_DEVIATION))
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
