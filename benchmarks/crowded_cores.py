@@ -1,9 +1,10 @@
 """How all-reduces slow down where more ranks share a core: exponents for the prediction's model.
 
-Ranks are pinned to the cores in turn and, by default, get them one after the other. From the fewest
-to the most ranks, the time of a short all-reduce for each message, and of a large one for each byte
-that a rank sends, grow with a power of the ranks per core. Run it on an idle machine: `python
-benchmarks/crowded_cores.py [-np 4,8,16] [--placement netns]`.
+Ranks are pinned to the cores in turn, with all their threads as in a replay, and by default get
+them one after the other. From the fewest to the most ranks, the time of a short all-reduce for each
+message, and of a large one for each byte that a rank sends, grow with a power of the ranks per
+core. Run it on an idle machine: `python benchmarks/crowded_cores.py [-np 4,8,16] [--placement
+netns]`.
 """
 
 import argparse
@@ -34,7 +35,8 @@ PROGRAM = f"""
 import json, os, statistics, time
 import horovod.torch as hvd, torch
 hvd.init()
-os.sched_setaffinity(0, {{hvd.rank() % os.cpu_count()}})
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), {{hvd.rank() % os.cpu_count()}})
 torch.set_num_threads(1)
 found = {{}}
 for size, rounds in (({SHORT}, 7), ({LARGE}, 4)):

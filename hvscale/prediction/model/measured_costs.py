@@ -13,8 +13,8 @@ Rabenseifner and Gropp, "Optimization of Collective Communication Operations in 
 crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
 of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
 on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
-one turn. Shared memory passes large messages in fragments, which wait in the same way; ranks that
-sleep until a socket has data may find more of it when they get the core, and wait less. What a
+one turn, but not over the sockets of one node. Shared memory passes large messages in fragments,
+which wait in the same way, a little less than messages do. What a
 core's ranks copy in turn leaves its caches where they are many or a single send is large, and
 copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
 (a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
@@ -112,11 +112,9 @@ NORM = 2.0  # its p; chosen like the priors
 WAITING_PASSING_ON = 0.75
 # As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
 # while they wait for each other. Chosen with ranks that got a core one after the other: five
-# settings of Open MPI and MPICH in three starts.
+# settings of Open MPI and MPICH in three starts. Over the sockets of one node, messages and copies
+# wait the whole turns (benchmarks/crowded_cores.py).
 COPYING = 0.85
-# As much of it messages and copies wait over the sockets of one node: between the 0.75 and 1.0 that
-# two machines showed (benchmarks/crowded_cores.py), with its standard deviation.
-OVER_LOOPBACK, OVER_LOOPBACK_DEVIATION = 0.87, 0.12
 
 
 class SentPerRank(NamedTuple):
@@ -175,7 +173,7 @@ class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
     `within_a_node`: crowding counts for copies as it does for messages, and caches count.
-    `over_sockets`: it counts as OVER_LOOPBACK for both within a node.
+    `over_sockets`: all of it does within a node.
     """
 
     algorithm: str
@@ -194,13 +192,13 @@ class Formula:
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
         loopback = self.within_a_node and self.over_sockets
-        share = OVER_LOOPBACK if loopback else WAITING_PASSING_ON if path.passes_on else 1.0
+        share = WAITING_PASSING_ON if path.passes_on and not loopback else 1.0
         start = self.start_seconds * path.messages * np.power(crowding, share * self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
-            waiting = OVER_LOOPBACK if loopback else COPYING
+            waiting = 1.0 if loopback else COPYING
             copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
         else:
             copy = copy * crowding
@@ -342,8 +340,6 @@ def fit_costs(
         prior = prior._replace(
             messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_AGREEMENTS, deviation=ROUND_ROBIN_DEVIATION
         )
-    if within_a_node and prior.over_sockets:
-        prior = prior._replace(deviation=max(prior.deviation, OVER_LOOPBACK_DEVIATION))
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
