@@ -55,7 +55,7 @@ if hvd.rank() == 0:
 
 
 def seconds_by_size(options: argparse.Namespace, library: tuple[str, ...], ranks: int) -> dict[int, float]:
-    """Raises CalledProcessError if the job fails."""
+    """Start the ranks. Raises SystemExit if the job fails."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
@@ -72,7 +72,7 @@ def seconds_by_size(options: argparse.Namespace, library: tuple[str, ...], ranks
 
 
 def exponent(costs: list[float], ranks: list[int]) -> float:
-    """Of the ranks per core, with which a cost grows from the fewest to the most ranks."""
+    """The power of the ranks per core with which a cost grows from the first np to the last."""
     return float(np.log(costs[-1] / costs[0]) / np.log(ranks[-1] / ranks[0]))
 
 
@@ -82,6 +82,8 @@ def main() -> None:
     parser.add_argument("--placement", choices=["host", "netns"], default="host")
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
     options = parser.parse_args()
+    if len(options.np) < 2:
+        parser.error("-np: give two numbers of ranks or more, such as 4,16")
     if min(options.np) < 2 * (os.cpu_count() or 1):
         parser.error(f"-np: with fewer than two ranks for each of the {os.cpu_count()} cores, cores would be idle")
     table = Table(title=f"all-reduces where ranks share {os.cpu_count()} cores, {options.placement}")
