@@ -9,6 +9,7 @@ netns]`.
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -17,20 +18,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from hvscale.core.numbers import parse_ranks
 from hvscale.prediction.model.measured_costs import ALGORITHMS
 
+HVSCALE = Path(sys.executable).with_name("hvscale")
 SHORT, LARGE = 1 << 16, 1 << 24  # bytes
 LIBRARIES = {
     ("Gloo", "ring"): ("--mpi", "gloo"),
     ("Open MPI", "ring"): ("--set", "allreduce_algorithm=ring"),
     ("Open MPI", "halving and doubling"): ("--set", "allreduce_algorithm=reduce_scatter_allgather"),
 }
-# Rank 0 prints the median of a round's seconds for one of its all-reduces, for each size.
+# Rank 0 prints, for each size, the median over rounds of the seconds of an all-reduce.
 PROGRAM = f"""
 import json, os, statistics, time
 import horovod.torch as hvd, torch
@@ -61,10 +62,9 @@ def seconds_by_size(options: argparse.Namespace, library: tuple[str, ...], ranks
         program.write_text(PROGRAM)
         place = ("--placement", "netns", "--nodes", str(ranks)) if options.placement == "netns" else ()
         variables = ("--env", "OMP_NUM_THREADS=1", "--env", "HOROVOD_FUSION_THRESHOLD=0")
-        launch = ("hvscale", "launch", "-np", str(ranks), *library, *place, *variables, "--run", f"{folder}/run")
+        launch = (str(HVSCALE), "launch", "-np", str(ranks), *library, *place, *variables, "--run", f"{folder}/run")
         command = [*shlex.split(options.under), *launch, "--", sys.executable, str(program)]
-        environment = {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
         found = re.search(r"seconds (\{.*\})", done.stdout)
         if done.returncode or found is None:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -73,7 +73,7 @@ def seconds_by_size(options: argparse.Namespace, library: tuple[str, ...], ranks
 
 def exponent(costs: list[float], ranks: list[int]) -> float:
     """The power of the ranks per core with which a cost grows from the first np to the last."""
-    return float(np.log(costs[-1] / costs[0]) / np.log(ranks[-1] / ranks[0]))
+    return math.log(costs[-1] / costs[0]) / math.log(ranks[-1] / ranks[0])
 
 
 def main() -> None:

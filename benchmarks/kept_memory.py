@@ -19,18 +19,21 @@ from interleaved import print_speeds, run_interleaved
 
 HVSCALE = Path(sys.executable).with_name("hvscale")
 PROGRAM = Path(__file__).with_name("gradients.py")
-KEEP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# Options of `hvscale launch`.
+KEEP = [
+    *("--env", "MALLOC_ARENA_MAX=1", "--env", f"MALLOC_MMAP_THRESHOLD_={1 << 30}"),
+    *("--env", f"MALLOC_TRIM_THRESHOLD_={1 << 32}"),
+]
+HUGE_PAGES = ["--set", "huge_pages=on"]
 # Small steps, so that messages take much of them.
 TRAIN = ["--data", "synthetic", "--image-size", "64", "--batch-size", "1", "--threads", "1", "--learning-rate", "1e-4"]
 WARM_UP_STEPS = 3
 
 
-def images_per_second(options: argparse.Namespace, variables: dict[str, str]) -> float:
+def images_per_second(options: argparse.Namespace, asked: list[str]) -> float:
     """Start the ranks and return the median over steps."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        asked = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         steps = ["--steps", str(options.steps)]
         program = [sys.executable, str(PROGRAM), options.model, *steps, "--compute-seconds", "0"]
         if options.train:
@@ -49,15 +52,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--train", action="store_true", help="train by `hvscale train` instead of sending alone")
     options = parser.parse_args()
-    variables: dict[str, dict[str, str]] = {
-        "malloc's defaults": {},
+    asked: dict[str, list[str]] = {
+        "malloc's defaults": [],
         "freed memory kept": KEEP,
         "huge pages": HUGE_PAGES,
-        "freed memory kept, huge pages": KEEP | HUGE_PAGES,
+        "freed memory kept, huge pages": KEEP + HUGE_PAGES,
     }
     if options.train:
-        variables = {"hvscale train": {}, "huge pages": HUGE_PAGES}
-    variants = {name: partial(images_per_second, options, asked) for name, asked in variables.items()}
+        asked = {"hvscale train": [], "huge pages": HUGE_PAGES}
+    variants = {name: partial(images_per_second, options, words) for name, words in asked.items()}
     speeds = run_interleaved(variants, options.rounds)
     what = "training" if options.train else "no computation"
     print_speeds(f"{options.model}, np {options.np}, {what}", speeds, next(iter(variants)))

@@ -62,7 +62,7 @@ def huge_pages(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     """The modes of a machine that gives huge pages to programs that ask for them."""
     path = tmp_path_factory.mktemp("transparent_hugepage") / "enabled"
     path.write_text("always [madvise] never\n")
-    monkeypatch.setattr(search_space, "HUGE_PAGES", path)
+    monkeypatch.setattr(search_space, "HUGE_PAGE_MODES", path)
     return path
 
 
@@ -117,7 +117,7 @@ def test_huge_pages_are_searched_only_where_programs_may_ask_for_them(huge_pages
     else:
         huge_pages.write_text(modes)
     choice = choices_by_knob(profile_of())["huge_pages"]
-    assert (choice.values, choice.reason) == ([], f"{huge_pages} does not say madvise")
+    assert (choice.values, choice.reason) == ([], f"programs cannot ask for huge pages: {huge_pages} is not madvise")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hvscale.launch.flavours import LIBRARY_DECIDES
 Condition = Callable[[JobProfile], str | None]
 DEFAULT = "default"  # leaves the knob unset; used if no value of the library is its default
 RDMA_ADAPTERS = Path("/sys/class/infiniband")
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HUGE_PAGE_MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MIN_TIME_SHARE = 0.01  # of the communication time, below which an operation is not tuned
 
 
@@ -73,8 +73,8 @@ def rdma(job: JobProfile) -> str | None:
 
 def huge_pages_on_request(job: JobProfile) -> str | None:
     """Mode `always` gives them to every program, and `never` to none."""
-    modes = HUGE_PAGES.read_text() if HUGE_PAGES.exists() else ""
-    return None if "[madvise]" in modes else f"{HUGE_PAGES} does not say madvise"
+    modes = HUGE_PAGE_MODES.read_text() if HUGE_PAGE_MODES.exists() else ""
+    return None if "[madvise]" in modes else f"programs cannot ask for huge pages: {HUGE_PAGE_MODES} is not madvise"
 
 
 def enough_cores(job: JobProfile) -> str | None:

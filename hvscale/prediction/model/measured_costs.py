@@ -6,17 +6,17 @@ An all-reduce takes
 
 over links, and within a node
 
-    start * messages * waiting + copy * bytes * outside_caches * crowding ** exponent
+    start * messages * waiting + copy * bytes * outside_caches * crowding ** (0.85 * exponent)
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
 crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
 of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
 on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
-one turn, but not over the sockets of one node. Shared memory passes large messages in fragments,
-which wait in the same way, a little less than messages do. What a
-core's ranks copy in turn leaves its caches where they are many or a single send is large, and
-copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
+one turn. Shared memory passes large messages in fragments, which wait in the same way. Over the
+sockets of one node, messages and copies wait for the whole exponent, in a ring too. What a core's
+ranks copy in turn leaves its caches where they are many or a single send is large, and copying then
+takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
 (a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
 token bucket, which lets pass at once what it could have sent meanwhile. While few ranks wait for
 such a link, their copies cannot be seen: runs between the same nodes without a limit show them.
@@ -112,8 +112,8 @@ NORM = 2.0  # its p; chosen like the priors
 WAITING_PASSING_ON = 0.75
 # As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
 # while they wait for each other. Chosen with ranks that got a core one after the other: five
-# settings of Open MPI and MPICH in three starts. Over the sockets of one node, messages and copies
-# wait the whole turns (benchmarks/crowded_cores.py).
+# settings of Open MPI and MPICH in three starts. Over the sockets of one node, copies wait for all
+# of it, and so do messages (benchmarks/crowded_cores.py).
 COPYING = 0.85
 
 
@@ -172,8 +172,8 @@ def share_outside(sizes: Floats, cache_bytes: tuple[int, int]) -> Floats:
 class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
-    `within_a_node`: crowding counts for copies as it does for messages, and caches count.
-    `over_sockets`: all of it does within a node.
+    `within_a_node`: copies wait for COPYING of the exponent of crowding, and caches count.
+    `over_sockets`: within a node, copies and messages wait for the whole exponent.
     """
 
     algorithm: str

@@ -15,7 +15,7 @@ register(
                 variables={"GLIBC_TUNABLES": f"{HUGE_PAGES}=0"},
                 values=Switch(on=f"{HUGE_PAGES}=1", off=f"{HUGE_PAGES}=0"),
                 separator=":",
-                note="needs glibc 2.35 and Linux' transparent huge pages in mode madvise; with always, malloc has them",
+                note="needs glibc 2.35 or later and transparent huge pages in mode madvise; in mode always, malloc has them anyway",
                 source="glibc manual, memory allocation tunables",
             ),
         ),
