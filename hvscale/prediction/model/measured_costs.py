@@ -12,11 +12,10 @@ where messages and bytes are those that a rank sends one after the other in the 
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
 crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
 of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
-on the cores. In a ring it waits less: ranks that get a core one after the other pass it on within
-one turn. Shared memory passes large messages in fragments, which wait in the same way. Over the
-sockets of one node, messages and copies wait for the whole exponent, in a ring too. What a core's
-ranks copy in turn leaves its caches where they are many or a single send is large, and copying then
-takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
+on the cores. In a ring over links it waits less: ranks that get a core one after the other pass it
+on within one turn. Shared memory passes large messages in fragments, and the copies of these wait.
+Over the sockets of one node, copies wait for the whole exponent. What a core's ranks copy in turn
+leaves its caches where they are many or a single send is large, and copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
 (a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
 token bucket, which lets pass at once what it could have sent meanwhile. While few ranks wait for
 such a link, their copies cannot be seen: runs between the same nodes without a limit show them.
@@ -108,12 +107,13 @@ CACHE_BYTES = 1 << 20, 1 << 24
 # predicted well without it.
 OUTSIDE_CACHES, OUTSIDE_CACHES_DEVIATION = np.log(1.5), 0.5
 NORM = 2.0  # its p; chosen like the priors
-# How much of the exponent of crowding a message waits with `passes_on`. Chosen like the priors.
+# How much of the exponent of crowding a message waits over links with `passes_on`. Chosen like the
+# priors. Within a node it waits for all of it.
 WAITING_PASSING_ON = 0.75
 # As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
 # while they wait for each other. Chosen with ranks that got a core one after the other: five
 # settings of Open MPI and MPICH in three starts. Over the sockets of one node, copies wait for all
-# of it, and so do messages (benchmarks/crowded_cores.py).
+# of it (benchmarks/crowded_cores.py).
 COPYING = 0.85
 
 
@@ -173,7 +173,7 @@ class Formula:
     """The parameters of the formula. `seconds_per_byte`: of the link, 0 within a node.
 
     `within_a_node`: copies wait for COPYING of the exponent of crowding, and caches count.
-    `over_sockets`: within a node, copies and messages wait for the whole exponent.
+    `over_sockets`: within a node, copies wait for the whole exponent.
     """
 
     algorithm: str
@@ -191,14 +191,13 @@ class Formula:
         """All-reduces of so many bytes; `burst`: bytes that the link lets pass at once."""
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
-        loopback = self.within_a_node and self.over_sockets
-        share = WAITING_PASSING_ON if path.passes_on and not loopback else 1.0
+        share = WAITING_PASSING_ON if path.passes_on and not self.within_a_node else 1.0
         start = self.start_seconds * path.messages * np.power(crowding, share * self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
-            waiting = 1.0 if loopback else COPYING
+            waiting = 1.0 if self.over_sockets else COPYING
             copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
         else:
             copy = copy * crowding
@@ -547,7 +546,10 @@ def without_handling(run: Samples, handling: Handling) -> Samples:
 
 
 def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
-    """Fit a line to the times before fused messages, by medians of pairs (Theil and Sen)."""
+    """Fit a line to the times before fused messages, by medians of pairs (Theil and Sen).
+
+    Of several runs, the medians of their lines: memory may be slow in one of them.
+    """
     lines = []
     for run in runs:
         copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)
@@ -560,7 +562,7 @@ def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
         first, second = np.nonzero(x[:, None] > x)
         slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
         lines.append((max(0.0, float(np.median(y - slope * x))), slope))
-    return Handling(*np.mean(lines, axis=0).tolist()) if lines else Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
+    return Handling(*np.median(lines, axis=0).tolist()) if lines else Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
 
 
 def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:

@@ -522,9 +522,10 @@ def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
         replace(run, before_seconds=run.ranks_per_core * line + sends) for run, sends in zip(runs, first, strict=True)
     ]
     assert fit_costs(runs, 1).handling == pytest.approx((40e-6, 2e-10))
-    # The lines of runs count alike.
-    flat = measured(4, sizes, np.full(3, 1e-3), before_seconds=np.full(3, 1e-5), fused=None)
+    # The lines of runs count alike, but a slow start among three does not.
+    flat, slow = (replace(runs[0], before_seconds=before) for before in (np.full(3, 1e-5), 3 * line))
     assert fit_costs([runs[0], flat], 1).handling == pytest.approx((25e-6, 1e-10))
+    assert fit_costs([runs[0], runs[0], slow], 1).handling == pytest.approx((40e-6, 2e-10))
 
 
 def test_only_fused_messages_show_copies() -> None:
