@@ -185,8 +185,8 @@ FOURTH_SAMPLE = [
     Cell("edsr", SHARED_MEMORY, cycle_ms=1, mpi="gloo"),
     Cell("resnet50", SHARED_MEMORY, mpi="gloo"),
 ]
-# Drawn at random from the 39 other combinations of the three larger models with MPI in shared memory,
-# and measured after the model was changed with all settings above in shared memory known.
+# Drawn at random from the 39 other combinations of the three larger models with MPI in shared
+# memory, and measured after the model was changed with all settings above in shared memory known.
 FIFTH_SAMPLE = [
     Cell("vgg16", SHARED_MEMORY, "ring", fusion_mib=1, cycle_ms=1),
     Cell("vgg16", SHARED_MEMORY, mpi="mpich"),

@@ -15,11 +15,12 @@ of copying; a message waits longer than that, because the ranks that poll meanwh
 on the cores. In a ring over links it waits less: ranks that get a core one after the other pass it
 on within one turn. Shared memory passes large messages in fragments, and the copies of these wait.
 Over the sockets of one node, copies wait for the whole exponent. What a core's ranks copy in turn
-leaves its caches where they are many or a single send is large, and copying then takes longer. The work of the cores and the link's time overlap in part: norm(a, b) =
-(a ** 2 + b ** 2) ** (1 / 2) lies between the longer of them and their sum. Links are limited by a
-token bucket, which lets pass at once what it could have sent meanwhile. While few ranks wait for
-such a link, their copies cannot be seen: runs between the same nodes without a limit show them.
-What the formula leaves is kept as a factor by the size of the all-reduce.
+leaves its caches where they are many or a single send is large, and copying then takes longer. The
+work of the cores and the link's time overlap in part: norm(a, b) = (a ** 2 + b ** 2) ** (1 / 2)
+lies between the longer of them and their sum. Links are limited by a token bucket, which lets pass
+at once what it could have sent meanwhile. While few ranks wait for such a link, their copies cannot
+be seen: runs between the same nodes without a limit show them. What the formula leaves is kept as a
+factor by the size of the all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -82,7 +82,7 @@ def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_longer() -> None:
 
 
 def test_copies_within_a_node_wait_for_a_part_of_the_turns() -> None:
-    """6 ms of starts wait for the whole exponent, 3 ms of copies for 0.85 of it; over sockets all."""
+    """6 ms of starts wait as the exponent says, 3 ms of copies for 0.85 of it; over sockets all."""
     shared_memory = replace(FORMULA, seconds_per_byte=0.0, within_a_node=True)
     assert shared_memory.seconds(MB / 2, 4, 2) == pytest.approx(0.006 * 2**2 + 0.003 * 2 ** (0.85 * 2))
     sockets = replace(shared_memory, over_sockets=True)
