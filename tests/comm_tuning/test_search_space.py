@@ -281,6 +281,14 @@ def test_a_variable_set_by_the_user_is_not_searched() -> None:
     assert listed["fusion_threshold"].values
 
 
+def test_a_list_of_variables_set_by_the_user_fixes_only_its_members() -> None:
+    given = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
+    assert choices_by_knob(profile_of(), given=given)["huge_pages"].values == ["off", "on"]
+    given["GLIBC_TUNABLES"] += ":glibc.malloc.hugetlb=1"
+    found = choices_by_knob(profile_of(), given=given)["huge_pages"]
+    assert (found.values, found.reason) == ([], f"GLIBC_TUNABLES is already set to {given['GLIBC_TUNABLES']}")
+
+
 jobs = st.sampled_from(sorted(FLAVOURS)).flatmap(
     lambda flavour: st.tuples(st.just(flavour), st.sampled_from(FLAVOURS[flavour][1]))
 )

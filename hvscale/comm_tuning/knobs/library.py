@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hvscale.comm_tuning.knobs.values import OneOf, Value, Values
-from hvscale.comm_tuning.knobs.variable_list import member_like, with_member
+from hvscale.comm_tuning.knobs.variable_list import has_member, member_like, name_of, with_member
 from hvscale.core.errors import RequestError
 from hvscale.core.registry import Registry
 from hvscale.core.suggest import suggest_name
@@ -116,6 +116,10 @@ class Spelling:
             name: with_member(environment.get(name, ""), word, self.separator) if self.separator else word
             for name, word in self.write(value).items()
         }
+
+    def is_set_by(self, name: str, text: str) -> bool:
+        """Whether this text of one of the variables sets the knob: a list may set only others."""
+        return not self.separator or has_member(text, name_of(self.variables[name]), self.separator)
 
     def required_variables(self, value: Value) -> Mapping[str, str]:
         """The variables in `also_set` that this value requires."""

@@ -20,6 +20,10 @@ def member_like(text: str, default: str, separator: str) -> str:
     return next((one for one in reversed(members(text, separator)) if name_of(one) == name_of(default)), default)
 
 
+def has_member(text: str, name: str, separator: str) -> bool:
+    return any(name_of(one) == name for one in members(text, separator))
+
+
 def is_within(text: str, other: str, separator: str) -> bool:
     """Whether `other` has all members of the list."""
     return set(members(text, separator)) <= set(members(other, separator))

@@ -171,8 +171,10 @@ def _choice(
     spellings = in_job(target, entry.knob)
     if not spellings:
         return left_out(why_unsupported(entry.knob, target))
-    for name in (name for spelling in spellings for name in spelling.variables if name in given):
-        return left_out(f"{name} is already set to {given[name]}")
+    for spelling in spellings:
+        for name in spelling.variables:
+            if name in given and spelling.is_set_by(name, given[name]):
+                return left_out(f"{name} is already set to {given[name]}")
     if entry.only_if_named and (knobs is None or not entry.values):
         return left_out(entry.only_if_named)
     for condition in entry.needs:
