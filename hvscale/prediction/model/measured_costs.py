@@ -47,7 +47,6 @@ SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another 
 # A first send takes so many times as long as the formula's copies of as many bytes.
 FIRST_SEND = 1.5
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
-LEAST_SHARE = 0.5  # of a measured time, which is the message's own
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
 # So weak that it matters only where no message shows the link's rate.
@@ -259,7 +258,7 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        return self.wire_seconds(bytes, np, burst) + 2 * self.crowding(np) * self.handling.seconds
+        return self.wire_seconds(bytes, np, burst) + (self.crowding(np) + 1) * self.handling.seconds
 
     def wire_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         """The all-reduces alone, without what Horovod does before and after them."""
@@ -287,8 +286,8 @@ class MeasuredCosts:
         return self.agreement_start_seconds * ceil(log2(np)) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        """The ranks of a core copy into the fusion buffer one after the other, and out of it."""
-        copies = 2 * self.crowding(np) * self.handling.seconds_per_byte * bytes
+        """A core's ranks copy into the fusion buffer one after the other, and each out of it."""
+        copies = (self.crowding(np) + 1) * self.handling.seconds_per_byte * bytes
         return copies + first_sends(self.formula, bytes, np, self.crowding(np))
 
 
@@ -331,7 +330,7 @@ def fit_costs(
             raise RequestError(
                 f"the runs were measured with different {what} ({', '.join(map(str, values))}): predict from runs of one"
             )
-    measured = messages = [run for run in messages if is_like_more_ranks(run)] or messages
+    messages = [run for run in messages if is_like_more_ranks(run)] or messages
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
@@ -349,12 +348,10 @@ def fit_costs(
     fitted = [_fit(name, messages, burst, (), priors[name]) for name in names]
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
-    over_nccl = messages[0].over_nccl
     for _ in range(REFITS):
-        handling = ON_GPU if over_nccl else _fit_handling(measured, formula)
-        messages = [without_handling(run, handling) for run in measured]
         factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, priors[formula.algorithm])
+    over_nccl = messages[0].over_nccl
     start, exponent = _fit_agreements(runs, prior)
     return MeasuredCosts(
         formula=formula,
@@ -365,7 +362,7 @@ def fit_costs(
         burst=burst,
         largest_np=max(run.np for run in messages),
         largest_bytes=max(float(run.bytes.max()) for run in messages),
-        handling=handling,
+        handling=ON_GPU if over_nccl else _fit_handling(messages, formula),
         blocking=not over_nccl,
         description=_described(messages, unlimited),
         cores=cores,
@@ -383,9 +380,7 @@ def _with_unlimited(prior: Prior, algorithm: str, unlimited: Sequence[Samples]) 
     if not unlimited:
         return prior
     any_copies = prior._replace(copy=ON_LINKS.copy, copy_deviation=ON_LINKS.copy_deviation)
-    formula, *_ = _fit(algorithm, unlimited, None, (), any_copies)
-    handling = _fit_handling(unlimited, formula)
-    fitted = _fit(algorithm, [without_handling(run, handling) for run in unlimited], None, (), any_copies)
+    fitted = _fit(algorithm, unlimited, None, (), any_copies)
     found = fitted.formula
     start, copy = float(np.log(found.start_seconds)), float(np.log(found.copy_seconds_per_byte))
     start_deviation, copy_deviation = np.sqrt(np.diag(fitted.covariance)[:2]).tolist()
@@ -404,7 +399,6 @@ def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCo
         return costs
     rate = there[0].bytes_per_second
     as_measured = costs if rate is None else costs.with_link(rate)
-    there = [without_handling(run, costs.handling) for run in there]
     return replace(
         costs,
         factors=_factors(as_measured.formula, there, as_measured.burst),
@@ -520,8 +514,9 @@ def _fit(algorithm: str, runs: Sequence[Samples], burst: Burst | None, factors: 
 class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
-    The same again is assumed to follow the message. The ranks of a core do it one after the other:
-    a message begins when all of them have copied, and the last rank returns late from it.
+    The ranks of a core do it one after the other, and a message begins when all of them have. Each
+    rank is assumed to do the same again after it. What the others do meanwhile is part of the times
+    that messages were measured to take.
     """
 
     seconds: float
@@ -531,19 +526,6 @@ class Handling(NamedTuple):
 # A V100's memory moves 900 GB/s (NVIDIA's datasheet), and a copy reads and writes. Later GPUs are
 # faster, and their copies take less of a step still.
 ON_GPU = Handling(0.0, 1 / 450e9)
-
-
-def without_handling(run: Samples, handling: Handling) -> Samples:
-    """The same messages without what keeps the last rank of a core from returning.
-
-    The others, which return before it, have copied out of their fusion buffers by then.
-    """
-    if run.from_benchmark:
-        return run  # without Horovod
-    crowding = max(1.0, run.ranks_per_core)
-    copied = run.bytes if run.fused is None else run.bytes * run.fused
-    others = (crowding - 1) * (handling.seconds + handling.seconds_per_byte * copied)
-    return replace(run, seconds=np.maximum(run.seconds - others, run.seconds * LEAST_SHARE))
 
 
 def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:

@@ -22,7 +22,6 @@ from hvscale.prediction.model.measured_costs import (
     first_sends,
     fit_costs,
     is_like_more_ranks,
-    without_handling,
 )
 from hvscale.prediction.model.samples import Samples, shows_copies
 
@@ -534,20 +533,6 @@ def test_only_fused_messages_show_copies() -> None:
     before = np.where(fused, 40e-6 + 2e-10 * sizes, 0)
     assert handling(before, sizes, fused=fused) == pytest.approx((40e-6, 2e-10))
     assert handling(before, sizes, fused=~fused) == pytest.approx((0, 1.25e-10))
-
-
-def test_the_last_rank_of_a_core_returns_when_the_others_have_copied() -> None:
-    """Three others handle a message for 40 us and copy 1 MB in 200 us each, if it was fused."""
-    sizes, handled = np.array([1e6, 1e6]), Handling(40e-6, 2e-10)
-    run = measured(4, sizes, np.full(2, 5e-3), ranks_per_core=4.0, fused=np.array([True, False]))
-    assert without_handling(run, handled).seconds.tolist() == pytest.approx([5e-3 - 3 * 240e-6, 5e-3 - 3 * 40e-6])
-    unknown = without_handling(replace(run, fused=None), handled)
-    assert unknown.seconds.tolist() == pytest.approx([5e-3 - 3 * 240e-6] * 2)
-    # Half of the time is the message's own. A rank with its own core waits for nobody.
-    short = replace(run, seconds=np.full(2, 1e-3), fused=None)
-    assert without_handling(short, handled).seconds.tolist() == [0.5e-3] * 2
-    for changes in ({"ranks_per_core": 0.5}, {"from_benchmark": True}):
-        assert without_handling(replace(run, **changes), handled).seconds.tolist() == [5e-3] * 2
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:

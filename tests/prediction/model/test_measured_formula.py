@@ -115,9 +115,9 @@ def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and
     """The factor of 1 MB is halfway from 1 to 3. The two ranks of a core handle it for 1 ms each
     before and after.
     """
-    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, WAITING + 0.012) + 0.004)
+    assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, WAITING + 0.012) + 0.003)
     assert COSTS.message_seconds(MB, 4) == COSTS.message_seconds(MB, 4, 0.0)
-    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * (WAITING + 0.012) + 0.004)
+    assert COSTS.message_seconds(MB, 4, 1.5e6) == pytest.approx(2 * (WAITING + 0.012) + 0.003)
     own_cores = replace(COSTS, cores=None)
     assert own_cores.message_seconds(MB, 4, 1e6) == pytest.approx(2 * overlapped(0.005, 0.012) + 0.002)
     assert replace(COSTS, cores=8).message_seconds(MB, 4, 1e6) == own_cores.message_seconds(MB, 4, 1e6)
@@ -128,7 +128,7 @@ def test_agreements_and_copies_take_longer_where_ranks_share_cores() -> None:
     assert COSTS.agreement_seconds(6) == pytest.approx(3 * 9 * 1e-3)
     assert replace(COSTS, cores=None).agreement_seconds(6) == pytest.approx(3e-3)
     first_sends = 2 * 1.5 * 4e-9 * MB[0] / 6
-    assert COSTS.copy_seconds(MB, 6) == pytest.approx(2 * 3 * 1e-3 + first_sends)
+    assert COSTS.copy_seconds(MB, 6) == pytest.approx((3 + 1) * 1e-3 + first_sends)
     assert replace(COSTS, cores=None).copy_seconds(MB, 6) == pytest.approx(2e-3)
     assert COSTS.agreement_seconds(2) == pytest.approx(1e-3)
 
@@ -216,7 +216,7 @@ def test_drawn_parameters_stay_possible() -> None:
     outside = 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
     of_cores = 0.016 + 0.006 * 2 ** (0.85 * 2) * outside
     within = replace(drawn, formula=formula).message_seconds(MB, 4)
-    assert within == pytest.approx(2 * overlapped(0.015, of_cores) + 0.004)
+    assert within == pytest.approx(2 * overlapped(0.015, of_cores) + 0.003)
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
