@@ -186,7 +186,7 @@ FOURTH_SAMPLE = [
     Cell("resnet50", SHARED_MEMORY, mpi="gloo"),
 ]
 # Drawn at random from the 39 other combinations of the three larger models with MPI in shared
-# memory. The fifth were known before the last change of the model, the sixth measured after it.
+# memory. The model was changed once more with the fifth known; the sixth was measured after that.
 FIFTH_SAMPLE = [
     Cell("vgg16", SHARED_MEMORY, "ring", fusion_mib=1, cycle_ms=1),
     Cell("vgg16", SHARED_MEMORY, mpi="mpich"),

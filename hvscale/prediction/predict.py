@@ -59,8 +59,8 @@ LARGER_BYTES = 2  # messages so many times as large as any measured one are warn
 MOST_BLOCKS = 1000  # of steps: the bootstrap holds 2000 times as many numbers
 LARGER_SHARE = 0.1  # if they carry more than this share of all bytes
 # Of the model, for each doubling of the largest measured np, beside what the fit leaves open. With
-# it, the 90 % intervals hold 117 of 122 starts on 16 ranks, each fitted to one start on 2 and 4
-# (docs/explanation/prediction-measurements.md).
+# it, the 90 % intervals hold 117 of 122 starts on 16 ranks, each predicted from one start on 2 and
+# one on 4 (docs/explanation/prediction-measurements.md).
 ERROR_PER_DOUBLING = 0.02
 MIN_RESIDUAL = 0.02  # two starts with the same settings differed by 2.4 to 5 %: 1.2 to 2.5 % from their mean
 

@@ -535,6 +535,15 @@ def test_only_fused_messages_show_copies() -> None:
     assert handling(before, sizes, fused=~fused) == pytest.approx((0, 1.25e-10))
 
 
+def test_what_the_others_of_a_core_copy_stays_part_of_a_message() -> None:
+    sizes = np.repeat(SIZES, 40)
+    seconds = 1e-3 + 1e-9 * sizes
+    run = measured(4, sizes, seconds, ranks_per_core=2.0, before_seconds=2 * (40e-6 + 2e-10 * sizes), fused=None)
+    costs = fit_costs([run], 2)
+    assert costs.handling.seconds_per_byte > 0
+    assert costs.wire_seconds(SIZES, 4) == pytest.approx(1e-3 + 1e-9 * SIZES, rel=0.02)
+
+
 def test_larger_messages_never_take_less_time_to_copy() -> None:
     sizes = np.array([1e5, 1e6, 3e6])
     assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0))

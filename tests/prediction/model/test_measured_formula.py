@@ -112,8 +112,8 @@ def test_copies_within_a_node_take_longer_outside_the_caches_of_a_core() -> None
 
 
 def test_a_message_costs_the_formula_its_factor_and_what_horovod_does_before_and_after_it() -> None:
-    """The factor of 1 MB is halfway from 1 to 3. The two ranks of a core handle it for 1 ms each
-    before and after.
+    """The factor of 1 MB is halfway from 1 to 3. Both ranks of a core handle it for 1 ms before,
+    and each rank for 1 ms after it.
     """
     assert COSTS.message_seconds(MB, 4) == pytest.approx(2 * overlapped(0.015, WAITING + 0.012) + 0.003)
     assert COSTS.message_seconds(MB, 4) == COSTS.message_seconds(MB, 4, 0.0)
