@@ -6,21 +6,28 @@ An all-reduce takes
 
 over links, and within a node
 
-    start * messages * waiting + copy * bytes * outside_caches * crowding ** (0.85 * exponent)
+    start * (messages + 3 * large) * waiting
+    + copy * (bytes * outside_caches * crowding ** (0.73 * exponent) - first * (crowding - 1))
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
-Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005),
-crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores share out the work
-of copying; a message waits longer than that, because the ranks that poll meanwhile take their turns
-on the cores. In a ring over links it waits less: ranks that get a core one after the other pass it
-on within one turn. Shared memory passes large messages in fragments, and the copies of these wait.
-Over the sockets of one node, copies wait for the whole exponent. What a core's ranks copy in turn
-leaves its caches where they are many or a single send is large, and copying then takes longer. The
-work of the cores and the link's time overlap in part: norm(a, b) = (a ** 2 + b ** 2) ** (1 / 2)
-lies between the longer of them and their sum. Links are limited by a token bucket, which lets pass
-at once what it could have sent meanwhile. While few ranks wait for such a link, their copies cannot
-be seen: runs between the same nodes without a limit show them. What the formula leaves is kept as a
-factor by the size of the all-reduce.
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), large
+are those messages that sender and receiver agree on before they are copied, first are the bytes of
+the first one, crowding = max(1, ranks per core), and waiting = crowding ** exponent. The cores
+share out the work of copying; a message waits longer than that, because the ranks that poll
+meanwhile take their turns on the cores. In a ring over links it waits less: ranks that get a core
+one after the other pass it on within one turn. An all-reduce counts from the moment when its last
+rank begins. Before it, the others on its core have copied their first message. Over the sockets of
+one node, copies wait for the whole exponent. What a core's ranks copy in turn leaves its caches
+where they are many or a single send is large, and copying then takes longer. The work of the cores
+and the link's time overlap in part: norm(a, b) = (a ** 2 + b ** 2) ** (1 / 2) lies between the
+longer of them and their sum. Links are limited by a token bucket, which lets pass at once what it
+could have sent meanwhile. While few ranks wait for such a link, their copies cannot be seen: runs
+between the same nodes without a limit show them. What the formula leaves is kept as a factor by the
+size of the all-reduce.
+
+Horovod copies tensors into a fusion buffer before an all-reduce and out of it afterwards, and
+divides the sum by np. The ranks of a core do each of these one after the other. A measured
+all-reduce ends when its last rank is through, so that it holds what the others did after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,11 +48,20 @@ Floats = NDArray[np.float64]
 Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
+LEAST_COPIED = 1 << 18  # bytes of the largest copied message, which show what a byte takes
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
 # These two were chosen like the priors below.
 SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another rank gets the core
 # A first send takes so many times as long as the formula's copies of as many bytes.
 FIRST_SEND = 1.5
+# Within a node, sender and receiver agree on a message of more bytes before it is copied (Open
+# MPI's btl_sm_eager_limit), which takes so many more starts. Chosen like the priors.
+EAGER_BYTES, RENDEZVOUS = 1 << 12, 3.0
+# Dividing a sum by np takes so much of the time that copying it into the fusion buffer takes: after
+# a VGG-16 message of 411 MB, 32 ms passed until the next one, or 0.078 ns a byte, where a byte took
+# 0.09 to 0.11 ns to copy.
+AVERAGING = 0.75
+LEAST_SHARE = 0.3  # of a measured message that is not what other ranks do
 FACTOR_LIMITS = 0.5, 2.0  # of what the formula leaves at a size
 # Of the formula's first three parameters, where the messages do not determine them: a prior.
 MAX_DEVIATION = 0.3, 0.3, 0.1
@@ -111,37 +127,55 @@ NORM = 2.0  # its p; chosen like the priors
 # priors. Within a node it waits for all of it.
 WAITING_PASSING_ON = 0.75
 # As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
-# while they wait for each other. Chosen with ranks that got a core one after the other: five
-# settings of Open MPI and MPICH in three starts. Over the sockets of one node, copies wait for all
-# of it (benchmarks/crowded_cores.py).
-COPYING = 0.85
+# while they wait for each other. Chosen with ranks that got a core one after the other: 29 settings
+# of Open MPI and MPICH in two or three starts. Over the sockets of one node, copies wait for all of
+# it (benchmarks/crowded_cores.py).
+COPYING = 0.73
 
 
-class SentPerRank(NamedTuple):
-    """What a rank sends one after the other: `bytes` of all messages per byte of the result.
+@dataclass(frozen=True)
+class SentPerRank:
+    """What a rank sends one after the other: how many messages of which share of the result.
 
-    `first`: of the first message alone. `passes_on`: whether ranks receive one part while they send
-    another.
+    `passes_on`: whether ranks receive one part while they send another.
     """
 
-    messages: float
-    bytes: float
-    first: float
+    parts: tuple[tuple[float, int], ...]
+    """Bytes of a message per byte of the result, and how many of them; the first one sent first."""
     passes_on: bool = False
+
+    @property
+    def messages(self) -> int:
+        return sum(count for _, count in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        return sum(share * count for share, count in self.parts)
+
+    @property
+    def first(self) -> float:
+        return self.parts[0][0]
+
+    def larger_than(self, limit: float, sizes: Floats) -> Floats:
+        """How many messages of an all-reduce of so many bytes are larger than `limit` bytes."""
+        found = np.zeros_like(sizes)
+        for share, count in self.parts:
+            found += np.where(share * sizes > limit, count, 0)
+        return found
 
 
 def ring(np_: int) -> SentPerRank:
-    return SentPerRank(2 * (np_ - 1), 2 * (np_ - 1) / np_, 1 / np_, passes_on=True)
+    return SentPerRank(((1 / np_, 2 * (np_ - 1)),), passes_on=True)
 
 
 def halving_and_doubling(np_: int) -> SentPerRank:
     rounds, outside = rounds_by_halves(np_)
-    return SentPerRank(2 * (rounds + outside), 2 * (1 - 2**-rounds) + 2 * outside, 0.5)
+    return SentPerRank((*((2.0**-number, 2) for number in range(1, rounds + 1)), *[(1.0, 2)] * outside))
 
 
 def recursive_doubling(np_: int) -> SentPerRank:
     rounds, outside = rounds_by_halves(np_)
-    return SentPerRank(rounds + 2 * outside, rounds + 2 * outside, 1.0)
+    return SentPerRank(((1.0, rounds + 2 * outside),))
 
 
 def rounds_by_halves(np_: int) -> tuple[int, bool]:
@@ -192,18 +226,37 @@ class Formula:
         path = ALGORITHMS[self.algorithm](np_)
         crowding = max(1.0, ranks_per_core)
         share = WAITING_PASSING_ON if path.passes_on and not self.within_a_node else 1.0
-        start = self.start_seconds * path.messages * np.power(crowding, share * self.crowding_exponent)
+        starts = path.messages + (RENDEZVOUS * path.larger_than(EAGER_BYTES, sizes) if self.in_shared_memory else 0.0)
+        start = self.start_seconds * starts * np.power(crowding, share * self.crowding_exponent)
         copy = self.copy_seconds_per_byte * path.bytes * sizes
         if self.within_a_node:
             at_once = 2 * path.first * sizes  # sent and received
             outside = self.outside_caches ** share_outside(crowding * at_once, self.cache_bytes)
             waiting = 1.0 if self.over_sockets else COPYING
             copy = copy * outside * np.power(crowding, waiting * self.crowding_exponent)
+            if self.in_shared_memory:
+                copy = np.maximum(copy - self.begun_seconds(sizes, np_, crowding), 0)
         else:
             copy = copy * crowding
         on_link = np.maximum(path.bytes * sizes - burst, 0) * self.seconds_per_byte
         found: Floats = (on_link**NORM + (start + copy) ** NORM) ** (1 / NORM)
         return found
+
+    @property
+    def in_shared_memory(self) -> bool:
+        return self.within_a_node and not self.over_sockets
+
+    def begun_seconds(self, sizes: Floats, np_: int, crowding: float) -> Floats:
+        """What the others on a core do of an all-reduce before the last of them begins it.
+
+        Each of them goes as far as it can before the next one gets the core. In shared memory the
+        receiver copies (process_vm_readv): all of the first message. Otherwise the sender does.
+        """
+        first = ALGORITHMS[self.algorithm](np_).first * sizes
+        if not self.in_shared_memory:
+            first = FIRST_SEND * np.minimum(first, SENT_AT_ONCE)
+        begun: Floats = (crowding - 1) * self.copy_seconds_per_byte * first
+        return begun
 
 
 @dataclass(frozen=True)
@@ -224,6 +277,7 @@ class MeasuredCosts:
     description: str
     cores: int | None
     handling: "Handling"
+    agrees_in_ring: bool = False
     blocking: bool = True
     error_of_larger: Floats | None = None
     """Of the logarithm of their time, drawn for each job; None: none."""
@@ -258,17 +312,21 @@ class MeasuredCosts:
         return max(1.0, self.ranks_per_core(np_))
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        return self.wire_seconds(bytes, np, burst) + (self.crowding(np) + 1) * self.handling.seconds
+        """All-reduces, with what the ranks of a core do in turn before and after each."""
+        crowding = self.crowding(np)
+        before = crowding * self.handling.seconds + self.formula.begun_seconds(bytes, np, crowding)
+        after = self.handling.seconds + crowding * AVERAGING * self.handling.seconds_per_byte * bytes
+        return before + self.wire_seconds(bytes, np, burst) + after
 
     def wire_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
-        """The all-reduces alone, without what Horovod does before and after them."""
+        """The all-reduces alone, from the moment when the last rank begins each."""
         seconds = self.formula.seconds(bytes, np, self.ranks_per_core(np), burst)
         return seconds * factor(self.factors, bytes) * self._factor_of_larger(bytes)
 
     def before_seconds(self, bytes: Floats, np: int) -> Floats:
-        """From the agreement to a fused message; the rest of `copy_seconds` follows it."""
+        """From the agreement to the moment when the last rank begins a fused message."""
         handling = self.handling.seconds + self.handling.seconds_per_byte * bytes
-        return self.crowding(np) * handling + first_sends(self.formula, bytes, np, self.crowding(np))
+        return self.crowding(np) * handling + self.formula.begun_seconds(bytes, np, self.crowding(np))
 
     def _factor_of_larger(self, sizes: Floats) -> Floats | float:
         """As drawn, for messages larger than the measured ones; it grows with their size."""
@@ -283,25 +341,11 @@ class MeasuredCosts:
 
     def agreement_seconds(self, np: int) -> float:
         waiting: float = self.crowding(np) ** self.agreement_exponent
-        return self.agreement_start_seconds * ceil(log2(np)) * waiting
+        return self.agreement_start_seconds * agreement_rounds(np, self.agrees_in_ring) * waiting
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
-        """A core's ranks copy into the fusion buffer one after the other, and each out of it."""
-        copies = (self.crowding(np) + 1) * self.handling.seconds_per_byte * bytes
-        return copies + first_sends(self.formula, bytes, np, self.crowding(np))
-
-
-def first_sends(formula: Formula, sizes: Floats, np_: int, crowding: float) -> Floats:
-    """How long a rank waits for the first sends of the others that share its core.
-
-    Each of them begins its message when it has copied, before the next one gets the core. In shared
-    memory the receiver copies (process_vm_readv), so that sending takes no time.
-    """
-    if formula.within_a_node and not formula.over_sockets:
-        return np.zeros_like(sizes)
-    sent = np.minimum(ALGORITHMS[formula.algorithm](np_).first * sizes, SENT_AT_ONCE)
-    waiting: Floats = (crowding - 1) * FIRST_SEND * formula.copy_seconds_per_byte * sent
-    return waiting
+        """A core's ranks copy into the fusion buffer and out of it one after the other."""
+        return 2 * self.crowding(np) * self.handling.seconds_per_byte * bytes
 
 
 def fit_costs(
@@ -331,6 +375,7 @@ def fit_costs(
                 f"the runs were measured with different {what} ({', '.join(map(str, values))}): predict from runs of one"
             )
     messages = [run for run in messages if is_like_more_ranks(run)] or messages
+    as_measured = messages
     rate = messages[0].bytes_per_second
     burst = Burst(burst_bytes(rate), rate) if rate is not None else None
     prior = ON_LIMITED_LINKS if burst else WITHIN_A_NODE if within_a_node else ON_LINKS
@@ -339,6 +384,8 @@ def fit_costs(
         prior = prior._replace(
             messages=ROUND_ROBIN_EXPONENT, agreements=ROUND_ROBIN_AGREEMENTS, deviation=ROUND_ROBIN_DEVIATION
         )
+    if agrees_in_ring := all(run.agrees_in_ring for run in messages):
+        prior = prior._replace(agreements=0.0)  # no other rank waits for a turn meanwhile
     asked = [name for name in ALGORITHMS if messages[0].algorithm in ALGORITHM_NAMES[name]]
     names = [algorithm] if algorithm else asked or list(ALGORITHMS)
     if len({run.np for run in messages}) == 1:
@@ -346,27 +393,39 @@ def fit_costs(
     unlimited = [run for run in unlimited if len(run.bytes) and is_like_more_ranks(run)]
     priors = {name: _with_unlimited(prior, name, unlimited) for name in names}
     fitted = [_fit(name, messages, burst, (), priors[name]) for name in names]
+    over_nccl = messages[0].over_nccl
     least = min(fit.error for fit in fitted)
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
+        handling = ON_GPU if over_nccl else _fit_handling(as_measured, formula)
+        messages = [without_others(run, handling) for run in as_measured]
         factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, priors[formula.algorithm])
-    over_nccl = messages[0].over_nccl
     start, exponent = _fit_agreements(runs, prior)
     return MeasuredCosts(
         formula=formula,
         covariance=covariance,
         agreement_start_seconds=start,
         agreement_exponent=exponent,
+        agrees_in_ring=agrees_in_ring,
         factors=_factors(formula, messages, burst),
         burst=burst,
         largest_np=max(run.np for run in messages),
         largest_bytes=max(float(run.bytes.max()) for run in messages),
-        handling=ON_GPU if over_nccl else _fit_handling(messages, formula),
+        handling=handling,
         blocking=not over_nccl,
         description=_described(messages, unlimited),
         cores=cores,
     )
+
+
+def without_others(run: Samples, handling: "Handling") -> Samples:
+    """Without what the other ranks of a core do after a message while the last is still in it."""
+    if run.from_benchmark:
+        return run
+    copied = np.ones(len(run.bytes), np.bool_) if run.fused is None else run.fused
+    others = (max(1.0, run.ranks_per_core) - 1) * handling.seconds_per_byte * run.bytes * (AVERAGING + copied)
+    return replace(run, seconds=np.maximum(run.seconds - others, LEAST_SHARE * run.seconds))
 
 
 def _described(messages: Sequence[Samples], unlimited: Sequence[Samples]) -> str:
@@ -398,6 +457,7 @@ def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCo
     if not there:
         return costs
     rate = there[0].bytes_per_second
+    there = [without_others(run, costs.handling) for run in there]
     as_measured = costs if rate is None else costs.with_link(rate)
     return replace(
         costs,
@@ -515,8 +575,8 @@ class Handling(NamedTuple):
     """What Horovod does before a message: `seconds`, and for a fused one its copies.
 
     The ranks of a core do it one after the other, and a message begins when all of them have. Each
-    rank is assumed to do the same again after it. What the others do meanwhile is part of the times
-    that messages were measured to take.
+    rank is assumed to do the same again after it. To average, it takes AVERAGING of the seconds for
+    each byte of any message.
     """
 
     seconds: float
@@ -536,12 +596,16 @@ def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
     lines = []
     for run in runs:
         copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)
-        if run.before_seconds is None or len(np.unique(run.bytes[copied])) < 3:
+        if (
+            run.before_seconds is None
+            or len(np.unique(run.bytes[copied])) < 3
+            or run.bytes[copied].max() < LEAST_COPIED
+        ):
             continue
         crowding = max(1.0, run.ranks_per_core)
         chosen = copied[np.random.default_rng(0).permutation(len(copied))[:MOST_COPIES]]
         x = run.bytes[chosen]
-        y = (run.before_seconds[chosen] - first_sends(formula, x, run.np, crowding)) / crowding
+        y = (run.before_seconds[chosen] - formula.begun_seconds(x, run.np, crowding)) / crowding
         first, second = np.nonzero(x[:, None] > x)
         slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
         lines.append((max(0.0, float(np.median(y - slope * x))), slope))
@@ -556,15 +620,19 @@ def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float
     # A benchmark's ranks never sleep between its calls: Horovod's own agreements take longer.
     known = [run for run in known if not run.from_benchmark] or known
     known = [run for run in known if is_like_more_ranks(run)] or known
-    rows = [(run.np, run.ranks_per_core, _usual_mean(run.agreements)) for run in known]
-    rounds = np.array([ceil(log2(np_)) for np_, *_ in rows])
-    crowding = np.log([max(1.0, shared) for _, shared, _ in rows])
-    each = np.log([seconds for *_, seconds in rows]) - np.log(rounds)
+    crowding = np.log([max(1.0, run.ranks_per_core) for run in known])
+    rounds = [agreement_rounds(run.np, run.agrees_in_ring) for run in known]
+    each = np.log([_usual_mean(run.agreements) for run in known]) - np.log(rounds)
     # A line with a prior for its slope, as in `_fit`.
     spread, weight = crowding - crowding.mean(), (INLIER_ERROR / prior.deviation) ** 2
     slope = float((spread @ each + weight * prior.agreements) / (spread @ spread + weight))
     exponent = min(max(slope, 0.0), EXPONENT_LIMIT)
     return float(np.exp((each - exponent * crowding).mean())), exponent
+
+
+def agreement_rounds(np_: int, in_ring: bool) -> int:
+    """The messages of an agreement that follow each other."""
+    return ring(np_).messages if in_ring else ceil(log2(np_))
 
 
 def _usual_mean(seconds: Floats) -> float:

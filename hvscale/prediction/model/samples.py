@@ -81,6 +81,8 @@ class Samples:
     """Of a core's second-level cache, and its share of the third; None if unknown."""
     over_sockets: bool = False
     """The library passes messages through the kernel, also within a node."""
+    agrees_in_ring: bool = False
+    """Agreements pass from one rank to the next, and the others sleep meanwhile."""
     one_machine: bool = False
     """All nodes are on one machine."""
     fused: Bools | None = None
@@ -314,6 +316,7 @@ def place(record: RunRecord) -> dict[str, Any]:
         "round_robin": record.host.scheduling == "round-robin",
         "cache_bytes": record.host.cache_bytes,
         "over_sockets": record.measured_library.transport == SOCKETS,
+        "agrees_in_ring": only_algorithm(record) == RING,
         "one_machine": shared,
     }
 
@@ -328,9 +331,14 @@ def asked_algorithm(record: RunRecord) -> str | None:
     named = [text for knob, text in knobs if knob.strip().replace("-", "_") == "allreduce_algorithm"]
     named += [value for name, value in record.env_asked.items() if ALGORITHM_VARIABLE.search(name)]
     if not named or named[0] in LIBRARY_CHOOSES:
-        flavour = flavours.FLAVOURS.all().get(record.library.flavour)
-        return flavour.allreduce_algorithm if flavour else None
+        return only_algorithm(record)
     return algorithm_name(named[0])
+
+
+def only_algorithm(record: RunRecord) -> str | None:
+    """The algorithm of all all-reduces, also of agreements; None if the library has several."""
+    flavour = flavours.FLAVOURS.all().get(record.library.flavour)
+    return flavour.allreduce_algorithm if flavour else None
 
 
 def algorithm_name(text: str) -> str:

@@ -19,9 +19,9 @@ from hvscale.prediction.model.measured_costs import (
     Handling,
     MeasuredCosts,
     at_np,
-    first_sends,
     fit_costs,
     is_like_more_ranks,
+    without_others,
 )
 from hvscale.prediction.model.samples import Samples, shows_copies
 
@@ -52,8 +52,9 @@ def measured(np_: int, sizes: Floats, seconds: Floats, **changes: Any) -> Sample
 
 
 def by_law(law: Formula, np_: int, burst: float = 0.0, **changes: Any) -> Samples:
+    """Calls of a benchmark, after which no rank does anything else."""
     per_core = changes.get("ranks_per_core", 1.0)
-    return measured(np_, SIZES, law.seconds(SIZES, np_, per_core, burst), **changes)
+    return measured(np_, SIZES, law.seconds(SIZES, np_, per_core, burst), from_benchmark=True, **changes)
 
 
 def waiting(np_: int = 4, seconds: float = 0.6, **changes: Any) -> Samples:
@@ -390,11 +391,11 @@ def test_at_measured_sizes_the_mean_measured_time_is_returned() -> None:
     sizes = np.repeat(2.0 ** np.array([10, 14, 18, 22]), 40)
     seconds = np.repeat(np.array([1, 3, 3, 3, 2, 6, 20, 24]), 20) * 1e-3
     costs = fit_costs([measured(4, sizes, seconds)], None)
-    assert costs.message_seconds(sizes[::40], 4) == pytest.approx([2e-3, 3e-3, 4e-3, 22e-3])
+    assert costs.wire_seconds(sizes[::40], 4) == pytest.approx([2e-3, 3e-3, 4e-3, 22e-3])
     # On two runs, all messages of a size count alike, whatever their run.
     other = measured(4, sizes[:20], np.full(20, 2.9e-3))
     costs = fit_costs([measured(4, sizes, seconds), other], None)
-    assert costs.message_seconds(sizes[:1], 4) == pytest.approx([2.3e-3])
+    assert costs.wire_seconds(sizes[:1], 4) == pytest.approx([2.3e-3])
 
 
 def test_messages_of_the_nearest_sizes_count_until_there_are_enough() -> None:
@@ -432,17 +433,21 @@ def test_a_factor_is_at_least_a_half_and_at_most_two() -> None:
 
 
 def test_ranks_of_a_core_wait_less_for_copies_in_shared_memory() -> None:
-    """Copies of 8 ranks on a core take 4^0.85 times as long as those of 2, over sockets 4 times."""
+    """Copies of 8 ranks on a core take 4^0.73 times as long as those of 2, over sockets 4 times,
+    with those that the others have begun before the last rank.
+    """
 
     def growth(**where: Any) -> float:
         fields = {"ranks_per_core": 2.0, "round_robin": True, **where}
         costs = fit_costs([measured(4, SIZES, 1e-9 * SIZES, **fields)], 2, "ring")
         large: Floats = np.array([2.0**30])
+        begun = [costs.formula.begun_seconds(large, np_, np_ / 2) for np_ in (16, 4)]
+        copies = (costs.wire_seconds(large, 16) + begun[0]) / (costs.wire_seconds(large, 4) + begun[1])
         sent = (2 * 15 / 16) / (2 * 3 / 4)
-        return float((costs.wire_seconds(large, 16) / costs.wire_seconds(large, 4))[0] / sent)
+        return float(copies[0] / sent)
 
     assert growth(nodes=1, over_sockets=True) == pytest.approx(4, rel=0.05)
-    assert growth(nodes=1) == pytest.approx(4**0.85, rel=0.05)
+    assert growth(nodes=1) == pytest.approx(4**0.73, rel=0.05)
     assert growth(nodes=4, over_sockets=True) == pytest.approx(4, rel=0.05)
 
 
@@ -467,6 +472,14 @@ def test_a_round_of_agreements_takes_the_geometric_mean_of_runs() -> None:
     assert costs.agreement_exponent == pytest.approx(1.5)
     none = fit_costs([waiting()], None)
     assert (none.agreement_start_seconds, none.agreement_exponent) == (0, 0)
+
+
+def test_an_agreement_that_passes_from_rank_to_rank_takes_as_long_on_shared_cores() -> None:
+    """Six messages of 1 ms on four ranks, and thirty on sixteen."""
+    run = waiting(ranks_per_core=2.0, round_robin=True, agreements=np.full(3, 6e-3), agrees_in_ring=True)
+    costs = fit_costs([run], 2)
+    assert costs.agreement_seconds(4) == pytest.approx(6e-3)
+    assert costs.agreement_seconds(16) == pytest.approx(30e-3)
 
 
 @pytest.mark.parametrize(("true", "fitted"), [(0.5, 1.0147), (1.5, 1.5), (-0.5, 0.5294), (-9, 0), (9, 2.5)])
@@ -515,7 +528,7 @@ def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
     sizes, line = np.array([1e5, 1e6, 3e6]), 40e-6 + 2e-10 * np.array([1e5, 1e6, 3e6])
     runs = [measured(4, sizes, np.full(3, 1e-3), ranks_per_core=crowding, fused=None) for crowding in (1.0, 2.0, 4.0)]
     formula = fit_costs(runs, 1).formula
-    first = [first_sends(formula, sizes, 4, run.ranks_per_core) for run in runs]
+    first = [formula.begun_seconds(sizes, 4, run.ranks_per_core) for run in runs]
     assert first[2].all()
     runs = [
         replace(run, before_seconds=run.ranks_per_core * line + sends) for run, sends in zip(runs, first, strict=True)
@@ -535,19 +548,48 @@ def test_only_fused_messages_show_copies() -> None:
     assert handling(before, sizes, fused=~fused) == pytest.approx((0, 1.25e-10))
 
 
-def test_what_the_others_of_a_core_copy_stays_part_of_a_message() -> None:
+@pytest.mark.parametrize(("fused", "copies"), [(True, 1), (False, 0)])
+def test_what_the_others_of_a_core_do_after_a_message_is_not_part_of_it(fused: bool, copies: int) -> None:
+    """They average, for 0.75 of the time of a copy, and copy what was fused out of the buffer."""
     sizes = np.repeat(SIZES, 40)
-    seconds = 1e-3 + 1e-9 * sizes
-    run = measured(4, sizes, seconds, ranks_per_core=2.0, before_seconds=2 * (40e-6 + 2e-10 * sizes), fused=None)
-    costs = fit_costs([run], 2)
-    assert costs.handling.seconds_per_byte > 0
-    assert costs.wire_seconds(SIZES, 4) == pytest.approx(1e-3 + 1e-9 * SIZES, rel=0.02)
+    alone = 1e-3 + 1e-9 * sizes
+    handling = Handling(0.0, 2e-10)
+
+    def left(crowding: float, seconds: Floats, **fields: Any) -> Floats:
+        run = measured(4, sizes, seconds, ranks_per_core=crowding, fused=np.full(len(sizes), fused), **fields)
+        return without_others(run, handling).seconds
+
+    of_another = (0.75 + copies) * 2e-10 * sizes
+    assert left(4.0, alone + 3 * of_another) == pytest.approx(alone)
+    assert left(1.0, alone) == pytest.approx(alone)
+    assert left(0.5, alone) == pytest.approx(alone)
+    # A benchmark's ranks do nothing afterwards, and what remains is never less than 30 %.
+    assert left(4.0, alone, from_benchmark=True) == pytest.approx(alone)
+    assert left(4.0, of_another) == pytest.approx(0.3 * of_another)
+
+
+def test_a_fit_leaves_out_what_the_others_of_a_core_do_after_a_message() -> None:
+    sizes = np.repeat(SIZES, 40)
+    alone = 1e-3 + 1e-9 * sizes
+    run = measured(4, sizes, alone + 1.75 * 2e-10 * sizes, ranks_per_core=2.0, fused=None)
+    formula = fit_costs([run], 2).formula
+    before = 2 * (40e-6 + 2e-10 * sizes) + formula.begun_seconds(sizes, 4, 2.0)
+    costs = fit_costs([replace(run, before_seconds=before)], 2)
+    assert costs.handling.seconds_per_byte == pytest.approx(2e-10, rel=0.1)
+    assert costs.wire_seconds(SIZES, 4) == pytest.approx(1e-3 + 1e-9 * SIZES, rel=0.05)
 
 
 def test_larger_messages_never_take_less_time_to_copy() -> None:
     sizes = np.array([1e5, 1e6, 3e6])
     assert handling(np.array([3e-3, 2e-3, 1e-3]), sizes) == pytest.approx((2e-3, 0))
     assert handling(-1e-3 + 2e-9 * sizes, sizes) == pytest.approx((0, 2e-9))
+
+
+def test_small_messages_do_not_show_what_a_byte_takes_to_copy() -> None:
+    """One core copies 8 GB/s then."""
+    sizes = np.array([1e4, 1e5, 2e5])
+    assert handling(40e-6 + 2e-10 * sizes, sizes) == pytest.approx((0, 1.25e-10))
+    assert handling(40e-6 + 2e-10 * sizes, sizes * 2) == pytest.approx((40e-6, 1e-10))
 
 
 def test_two_sizes_do_not_show_a_line() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hvscale.prediction.model.samples import run_samples
+from hvscale.prediction.model.samples import asked_algorithm, place, run_samples
 from tests.prediction.model.test_over_nccl import MIB, MpiCall, write_mpi_profile
 from tests.prediction.model.test_slowed_computing_runs import make_run
 
@@ -36,3 +36,22 @@ def test_agreements_that_are_all_followed_by_messages_still_count(tmp_path: Path
     found = run_samples(run)
     assert found is not None
     assert found.agreements.tolist() == pytest.approx([0.002])
+
+
+@pytest.mark.parametrize(
+    ("flavour", "asked", "algorithm", "in_ring"),
+    [
+        ("gloo", [], "ring", True),
+        ("openmpi", [], None, False),
+        ("openmpi", ["allreduce_algorithm=ring"], "ring", False),
+    ],
+)
+def test_only_a_library_that_has_nothing_else_agrees_in_a_ring(
+    tmp_path: Path, flavour: str, asked: list[str], algorithm: str | None, in_ring: bool
+) -> None:
+    """Open MPI takes another algorithm than the ring for so few bytes."""
+    record = make_run(tmp_path / "job", 2).read()
+    library = record.library.model_copy(update={"flavour": flavour})
+    record = record.model_copy(update={"library": library, "launch": {"set": asked}})
+    assert asked_algorithm(record) == algorithm
+    assert place(record)["agrees_in_ring"] is in_ring
