@@ -519,7 +519,7 @@ def part_ratios(run: Samples, costs: MeasuredCosts) -> dict[str, float | None]:
     agreements = np.full(len(run.agreements), costs.agreement_seconds(run.np))
     return {
         "wire": ratio(
-            without_others(run, costs.handling).seconds,
+            without_others(run, costs.handling, costs.formula).seconds,
             costs.wire_seconds(run.bytes, run.np, burst_left(run, costs.burst)),
         ),
         "before": None if before is None else ratio(before, costs.before_seconds(run.bytes[copied], run.np)),
