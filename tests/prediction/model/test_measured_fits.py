@@ -553,7 +553,7 @@ def test_what_the_others_of_a_core_do_after_a_message_is_not_part_of_it(fused: b
     """They average, for 0.75 of the time of a copy, and copy what was fused out of the buffer."""
     sizes = np.repeat(SIZES, 40)
     alone = 1e-3 + 1e-9 * sizes
-    handling, formula = Handling(0.0, 2e-10), Formula("ring", 1e-3, 4e-9, 0.0, 1.0)
+    handling, formula = Handling(0.0, 2e-10), Formula("ring", 1e-3, 1e-9, 0.0, 1.0)
 
     def left(crowding: float, seconds: Floats, **fields: Any) -> Floats:
         run = measured(4, sizes, seconds, ranks_per_core=crowding, fused=np.full(len(sizes), fused), **fields)

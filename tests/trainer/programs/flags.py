@@ -67,10 +67,14 @@ def let_numbers_differ(ranks: Ranks) -> None:
     """Let rank 1 number its messages without a name differently, as a rank that joined later."""
     assert ranks.hvd is not None
     values = torch.zeros(1)
+    if ranks.rank == 0:
+        ranks.hvd.allreduce(values, name="tried twice")
     handle = ranks.hvd.allreduce_async(values, name="first")
-    if ranks.rank == 1:
-        with suppress(RuntimeError, ValueError):  # the name is in use, but a number is used up
+    if ranks.rank == 1:  # rank 0 has not sent this name yet, so that it is in use
+        with suppress(RuntimeError, ValueError):  # a number is used up all the same
             ranks.hvd.allreduce_async(values, name="first")
+            raise AssertionError("Horovod took a name twice")
+        ranks.hvd.allreduce(values, name="tried twice")
     ranks.hvd.synchronize(handle)
 
 
