@@ -398,7 +398,7 @@ def fit_costs(
     formula, covariance, _ = next(fit for fit in fitted if fit.error <= least * ALIKE)
     for _ in range(REFITS):
         handling = ON_GPU if over_nccl else _fit_handling(as_measured, formula)
-        messages = [without_others(run, handling, formula) for run in as_measured]
+        messages = [without_others(run, handling) for run in as_measured]
         factors = _factors(formula, messages, burst, typical=True)
         formula, covariance, _ = _fit(formula.algorithm, messages, burst, factors, priors[formula.algorithm])
     start, exponent = _fit_agreements(runs, prior)
@@ -419,20 +419,12 @@ def fit_costs(
     )
 
 
-def without_others(run: Samples, handling: "Handling", formula: Formula) -> Samples:
-    """Without what the other ranks of a core do meanwhile, before or after their part of a message.
-
-    While the last rank is in a message, the others have left it. Rank 0's times also contain what
-    the others do before they begin theirs.
-    """
+def without_others(run: Samples, handling: "Handling") -> Samples:
+    """Without what the other ranks of a core do after a message while the last is still in it."""
     if run.from_benchmark:
         return run
-    crowding = max(1.0, run.ranks_per_core)
     copied = np.ones(len(run.bytes), np.bool_) if run.fused is None else run.fused
-    copies = AVERAGING + copied * (2 if run.of_rank_0 else 1)
-    others = (crowding - 1) * handling.seconds_per_byte * run.bytes * copies
-    if run.of_rank_0:
-        others += formula.begun_seconds(run.bytes, run.np, crowding)
+    others = (max(1.0, run.ranks_per_core) - 1) * handling.seconds_per_byte * run.bytes * (AVERAGING + copied)
     return replace(run, seconds=np.maximum(run.seconds - others, LEAST_SHARE * run.seconds))
 
 
@@ -465,7 +457,7 @@ def at_np(costs: MeasuredCosts, runs: Sequence[Samples], np_: int) -> MeasuredCo
     if not there:
         return costs
     rate = there[0].bytes_per_second
-    there = [without_others(run, costs.handling, costs.formula) for run in there]
+    there = [without_others(run, costs.handling) for run in there]
     as_measured = costs if rate is None else costs.with_link(rate)
     return replace(
         costs,

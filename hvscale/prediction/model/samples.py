@@ -81,8 +81,6 @@ class Samples:
     """Of a core's second-level cache, and its share of the third; None if unknown."""
     over_sockets: bool = False
     """The library passes messages through the kernel, also within a node."""
-    of_rank_0: bool = False
-    """`seconds` are those of rank 0's calls, whenever the others began theirs."""
     agrees_in_ring: bool = False
     """Agreements pass from one rank to the next, and the others sleep meanwhile."""
     one_machine: bool = False
@@ -148,7 +146,6 @@ def run_samples(run: RunFolder) -> Samples | None:
         total_seconds=float(seconds[is_data].sum()),
         total_steps=steps_after_setup(recording.steps),
         from_training=not is_replay(record),
-        of_rank_0=recording.ranks_per_event > 1,
     )
 
 

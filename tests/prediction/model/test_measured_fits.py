@@ -553,19 +553,16 @@ def test_what_the_others_of_a_core_do_after_a_message_is_not_part_of_it(fused: b
     """They average, for 0.75 of the time of a copy, and copy what was fused out of the buffer."""
     sizes = np.repeat(SIZES, 40)
     alone = 1e-3 + 1e-9 * sizes
-    handling, formula = Handling(0.0, 2e-10), Formula("ring", 1e-3, 1e-9, 0.0, 1.0)
+    handling = Handling(0.0, 2e-10)
 
     def left(crowding: float, seconds: Floats, **fields: Any) -> Floats:
         run = measured(4, sizes, seconds, ranks_per_core=crowding, fused=np.full(len(sizes), fused), **fields)
-        return without_others(run, handling, formula).seconds
+        return without_others(run, handling).seconds
 
     of_another = (0.75 + copies) * 2e-10 * sizes
     assert left(4.0, alone + 3 * of_another) == pytest.approx(alone)
     assert left(1.0, alone) == pytest.approx(alone)
     assert left(0.5, alone) == pytest.approx(alone)
-    # Rank 0's times also contain what the others do before they begin.
-    before = copies * 2e-10 * sizes + formula.begun_seconds(sizes, 4, 2.0)
-    assert left(4.0, alone + 3 * (before + of_another), of_rank_0=True) == pytest.approx(alone)
     # A benchmark's ranks do nothing afterwards, and what remains is never less than 30 %.
     assert left(4.0, alone, from_benchmark=True) == pytest.approx(alone)
     assert left(4.0, of_another) == pytest.approx(0.3 * of_another)
