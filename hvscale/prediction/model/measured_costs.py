@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 Factors = tuple[tuple[float, float], ...]
 INLIER_ERROR = 0.2  # of a time's logarithm; larger errors get less weight
 COPY_BYTES_PER_SECOND = 8e9  # of one core, where no copy was measured
-LEAST_COPIED = 1 << 18  # bytes of the largest copied message, which show what a byte takes
+LEAST_COPIED = 1 << 18  # smaller messages do not show what a byte takes to copy
 MOST_COPIES = 500  # measured ones; the fit compares all pairs
 # These two were chosen like the priors below.
 SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another rank gets the core
