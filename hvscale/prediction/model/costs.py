@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+MOST_ENQUEUEING = 0.95  # of a core's time; the rest is left for messages
 
 
 class Burst(NamedTuple):
@@ -46,6 +47,9 @@ class Costs(Protocol):
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """Copies of a fused message into the fusion buffer and out of it, together."""
+
+    def enqueue_seconds(self, np: int) -> float:
+        """What the ranks of a core take from the thread's time to enqueue one tensor."""
 
 
 @dataclass(frozen=True)

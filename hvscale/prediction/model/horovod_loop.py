@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvscale.prediction.model.computation import Computation, Draw
-from hvscale.prediction.model.costs import Costs, HorovodSettings
+from hvscale.prediction.model.costs import MOST_ENQUEUEING, Costs, HorovodSettings
 from hvscale.prediction.model.job import PredictedJob
 
 Floats = NDArray[np.float64]
@@ -229,26 +229,49 @@ class Loop:
         unit = ATOMIC_UNIT * DOUBLES
         self.threshold = -(-settings.fusion_bytes // unit) * unit
         self.agreement = costs.agreement_seconds(np_) if np_ > 1 else 0.0
+        self.enqueueing = costs.enqueue_seconds(np_) * len(job.bytes) if np_ > 1 else 0.0  # of a core in a step
         self.tick = np.zeros(chains)  # start of the next cycle
         self.link_free = np.zeros(chains)  # end of the last message
         self.burst = np.full(chains, costs.burst.bytes if costs.burst else 0.0)
         self.computed = np.empty((chains, 0))  # when the slowest rank has computed each unit
+        self.last = np.zeros(chains)  # the last of them
+        self.free = np.ones(chains)  # the share of a core that is left for messages until then
         self.traffic: list[tuple[Floats, NDArray[np.int64]]] = []
         self.timeline = SimulatedStep(np.zeros(0), [], [])
 
     def step(self, drawn: Draw, generator: np.random.Generator) -> Floats:
         """Simulate a step; return the six arrays of Simulation but its agreement: (6, chains)."""
-        self.computed = self.units.ready(drawn.ready)
+        ready = self._share_core(drawn.ready)
+        self.computed = self.units.ready(ready)
         ahead = drawn.enqueued if not self.costs.blocking else None
         enqueued = self.computed if ahead is None else self.units.ready(ahead)
-        last = drawn.ready.max(axis=1)
-        self.timeline = SimulatedStep(np.sort(drawn.ready[0]), [], [])
+        last = self.last = ready.max(axis=1)
+        self.timeline = SimulatedStep(np.sort(ready[0]), [], [])
         exposed, end = Exposed(last), last.copy()
         if self.np > 1:
             self._all_reduce(enqueued, exposed, end, generator)
         for state in (self.tick, self.link_free):
             state -= end
         return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies, exposed.hidden])
+
+    def _share_core(self, ready: Floats) -> Floats:
+        """(chains, tensors): when they are ready if the ranks of a core enqueue them in turn."""
+        if not self.enqueueing:
+            return ready
+        first = ready.min(axis=1, keepdims=True)
+        span = np.maximum(ready.max(axis=1) - first[:, 0], SHORTEST_PERIOD)
+        longer = np.maximum(self.enqueueing / span / MOST_ENQUEUEING, 1)
+        self.free = 1 - self.enqueueing / (span * longer)
+        shared: Floats = first + (ready - first) * longer[:, None]
+        return shared
+
+    def _through(self, start: Floats, seconds: Floats) -> Floats:
+        """When what takes so long with a whole core ends: ranks enqueue until the last tensor."""
+        until = np.maximum(self.last - start, 0)
+        through: Floats = start + np.where(
+            seconds <= until * self.free, seconds / self.free, seconds + until * (1 - self.free)
+        )
+        return through
 
     def _all_reduce(self, enqueued: Floats, exposed: Exposed, end: Floats, generator: np.random.Generator) -> None:
         """Run cycles until all tensors are through; `end` becomes the end of the last message."""
@@ -278,7 +301,7 @@ class Loop:
             copies = np.where(tensors > 1, self.costs.copy_seconds(size, self.np), 0.0)
             start = now if self.costs.blocking else np.maximum(np.maximum(now, self.link_free), computed)
             wire = np.where(sends, self._wire(size, start), 0.0)
-            done = start + copies + wire
+            done = self._through(start, copies + wire)
             exposed.wire += np.where(sends, exposed.part(start + copies / 2, done - copies / 2), 0)
             exposed.copies += np.where(
                 sends, exposed.part(start, start + copies / 2) + exposed.part(done - copies / 2, done), 0

@@ -6,8 +6,8 @@ An all-reduce takes
 
 over links, and within a node
 
-    start * (messages + 3 * large) * waiting
-    + copy * (bytes * outside_caches * crowding ** (0.73 * exponent) - first * (crowding - 1))
+    start * (messages + 2 * large) * waiting
+    + copy * (bytes * outside_caches * crowding ** (0.70 * exponent) - first * (crowding - 1))
 
 where messages and bytes are those that a rank sends one after the other in the algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005), large
@@ -42,7 +42,7 @@ from scipy import optimize
 from hvscale.core.errors import RequestError
 from hvscale.launch.placements._link_shaping import burst_bytes
 from hvscale.prediction.model.costs import Burst
-from hvscale.prediction.model.samples import Samples
+from hvscale.prediction.model.samples import Samples, enqueue_seconds
 
 Floats = NDArray[np.float64]
 Factors = tuple[tuple[float, float], ...]
@@ -56,7 +56,7 @@ SENT_AT_ONCE = 2 << 20  # bytes of a rank's first send, at most, before another 
 FIRST_SEND = 1.5
 # Within a node, sender and receiver agree on a message of more bytes before it is copied (Open
 # MPI's btl_sm_eager_limit), which takes so many more starts. Chosen like the priors.
-EAGER_BYTES, RENDEZVOUS = 1 << 12, 3.0
+EAGER_BYTES, RENDEZVOUS = 1 << 12, 2.0
 # Dividing a sum by np takes so much of the time that copying it into the fusion buffer takes: after
 # a VGG-16 message of 411 MB, 32 ms passed until the next one, or 0.078 ns a byte, where a byte took
 # 0.09 to 0.11 ns to copy.
@@ -130,7 +130,7 @@ WAITING_PASSING_ON = 0.75
 # while they wait for each other. Chosen with ranks that got a core one after the other: 29 settings
 # of Open MPI and MPICH in two or three starts. Over the sockets of one node, copies wait for all of
 # it (benchmarks/crowded_cores.py).
-COPYING = 0.73
+COPYING = 0.70
 
 
 @dataclass(frozen=True)
@@ -343,6 +343,9 @@ class MeasuredCosts:
         waiting: float = self.crowding(np) ** self.agreement_exponent
         return self.agreement_start_seconds * agreement_rounds(np, self.agrees_in_ring) * waiting
 
+    def enqueue_seconds(self, np: int) -> float:
+        return enqueue_seconds(self.crowding(np)) if self.formula.within_a_node and self.blocking else 0.0
+
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """A core's ranks copy into the fusion buffer and out of it one after the other."""
         return 2 * self.crowding(np) * self.handling.seconds_per_byte * bytes
@@ -420,12 +423,15 @@ def fit_costs(
 
 
 def without_others(run: Samples, handling: "Handling") -> Samples:
-    """Without what the other ranks of a core do after a message while the last is still in it."""
+    """Without what the other ranks of a core do meanwhile: enqueue tensors, and what follows a
+    message while the last of them is still in it.
+    """
     if run.from_benchmark:
         return run
     copied = np.ones(len(run.bytes), np.bool_) if run.fused is None else run.fused
     others = (max(1.0, run.ranks_per_core) - 1) * handling.seconds_per_byte * run.bytes * (AVERAGING + copied)
-    return replace(run, seconds=np.maximum(run.seconds - others, LEAST_SHARE * run.seconds))
+    seconds = (1 - run.enqueueing) * run.seconds - others
+    return replace(run, seconds=np.maximum(seconds, LEAST_SHARE * run.seconds))
 
 
 def _described(messages: Sequence[Samples], unlimited: Sequence[Samples]) -> str:

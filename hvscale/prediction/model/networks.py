@@ -157,6 +157,9 @@ class DocumentedCosts:
         per_byte += rounds(layout.nodes) * layout.local / between.bytes_per_second
         return float(alpha * numpy.mean(self.start_up) + AGREEMENT_BYTES * per_byte / numpy.mean(self.bandwidth))
 
+    def enqueue_seconds(self, np: int) -> float:
+        return 0.0  # each rank has a core
+
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """Both copies: into the fusion buffer and out of it."""
         rate = self.network.copy_bytes_per_second

@@ -17,9 +17,11 @@ from hvscale.core.units import KIB
 from hvscale.launch import flavours
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
+from hvscale.prediction.model.costs import MOST_ENQUEUEING
 from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import SOURCES, Events
-from hvscale.profiling.read.gradients_file import read_gradients
+from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
 from hvscale.profiling.read.nccl_file import ENQUEUED, read_nccl_profile
 from hvscale.profiling.read.sources.nccl import DATATYPE_BYTES
 
@@ -38,6 +40,8 @@ LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
 SETUP_STEPS = 1  # of a run, which set up communication: neither steps nor messages count
+# Of a core, to enqueue a tensor: a replay's ranks needed 50 to 76 us, by their threads' CPU clocks.
+ENQUEUE_SECONDS = 60e-6
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
 
@@ -85,6 +89,9 @@ class Samples:
     """Agreements pass from one rank to the next, and the others sleep meanwhile."""
     one_machine: bool = False
     """All nodes are on one machine."""
+    enqueueing: float = 0.0
+    """The share of the cores' time that ranks which share them took to enqueue tensors, while
+    these messages moved."""
     fused: Bools | None = None
     """Whether Horovod copied a message into its fusion buffer and out of it; None if unknown."""
 
@@ -133,7 +140,9 @@ def run_samples(run: RunFolder) -> Samples | None:
     idle = np.diff(end[order][is_data], prepend=end[order][is_data][:1]) / 1e9 - seconds[is_data]
     chosen = np.random.default_rng(0).permutation(int(is_data.sum()))[:MOST_MESSAGES]
     messages = sizes[order][is_data][chosen]
-    tensors = tensor_bytes(run)
+    gradients = recorded_gradients(run)
+    tensors = None if gradients is None else [tensor.bytes for tensor in gradients.tensors]
+    total, steps = float(seconds[is_data].sum()), steps_after_setup(recording.steps)
     return Samples(
         **place(record),
         bytes=messages.astype(np.float64),
@@ -143,10 +152,32 @@ def run_samples(run: RunFolder) -> Samples | None:
         agreements=agreements,
         name=run.path.name,
         before_seconds=None if before is None else np.maximum(before[is_data][chosen], 0),
-        total_seconds=float(seconds[is_data].sum()),
-        total_steps=steps_after_setup(recording.steps),
+        total_seconds=total,
+        total_steps=steps,
         from_training=not is_replay(record),
+        enqueueing=_enqueueing(run, record, gradients, total),
     )
+
+
+def _enqueueing(run: RunFolder, record: RunRecord, gradients: RankGradients | None, messages: float) -> float:
+    """As in Samples. `messages`: the seconds of all of them after the first step.
+
+    Of a training, the time of its computation contains it.
+    """
+    log = read_step_log(run)
+    if gradients is None or log is None or not is_replay(record) or len(record.nodes) > 1:
+        return 0.0
+    exposed = float(np.nansum(log.exposed_seconds[SETUP_STEPS:]))
+    hidden = max(0.0, 1 - exposed / messages) if messages else 0.0
+    spans = [float(np.ptp(step.enqueued)) for step in gradients.steps if len(step.enqueued)]
+    span = float(np.median(spans)) if spans else 0.0
+    needed = enqueue_seconds(crowding(record)) * len(gradients.tensors)
+    return hidden * (min(MOST_ENQUEUEING, needed / span) if span else 0.0)
+
+
+def enqueue_seconds(crowding: float) -> float:
+    """Of a core for each tensor that all of its ranks enqueue, where ranks share it."""
+    return crowding * ENQUEUE_SECONDS if crowding > 1 else 0.0
 
 
 def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples | None:
@@ -244,14 +275,14 @@ def recording(run: RunFolder) -> Path:
     return replayed_folder(record.command, record.working_directory) if is_replay(record) else run.path.resolve()
 
 
-def tensor_bytes(run: RunFolder) -> list[int] | None:
-    """The sizes of the tensors that a run all-reduces; None if they are unknown.
+def recorded_gradients(run: RunFolder) -> RankGradients | None:
+    """What a rank of the run, or of the recording that it replays, enqueued; None if unknown.
 
-    A message of any other size holds several of them.
+    A message of another size than its tensors' holds several of them.
     """
     path = min(RunFolder(recording(run)).hvprof.glob("gradients-*.hvg"), default=None)
     with suppress(RequestError):
-        return None if path is None else [tensor.bytes for tensor in read_gradients(path).tensors]
+        return None if path is None else read_gradients(path)
     return None
 
 

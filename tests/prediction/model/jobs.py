@@ -54,6 +54,7 @@ class SimpleCosts:
     largest_np: int = 4
     description: str = "a test"
     burst: Burst | None = None
+    enqueue: float = 0.0
 
     def message_seconds(self, bytes: Floats, np: int, burst: Floats | float = 0.0) -> Floats:
         return self.start_seconds + (bytes - burst) / self.bytes_per_second
@@ -63,6 +64,9 @@ class SimpleCosts:
 
     def agreement_seconds(self, np: int) -> float:
         return self.agreement
+
+    def enqueue_seconds(self, np: int) -> float:
+        return self.enqueue
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         return bytes * self.copy

@@ -101,6 +101,18 @@ def test_more_ranks_agree_and_send_for_longer() -> None:
     assert messages(quick) == [(4, 4), (4, 6)]
 
 
+def test_ranks_that_share_a_core_take_time_from_messages_while_they_enqueue() -> None:
+    """Three tensors of 1 s in 6 s leave half of the core to messages, until all are enqueued."""
+    found = one_step([2, 3, 8], [1, 3, 2], costs=replace(COSTS, enqueue=1.0))
+    # Of the second message, 1 byte passes at half the speed.
+    assert messages(found) == [(3, 5), (6, 10), (11, 13)]
+    assert parts(found) == {"step": 13, "agreement": 1, "wire": 4, "copies": 0, "hidden": 4}
+    # They need 11.4 s, which leaves a twentieth of the core if the last is enqueued after 14 s.
+    busy = one_step([2, 3, 8], [1, 3, 2], costs=replace(COSTS, enqueue=3.8))
+    assert busy.timeline.ready.tolist() == pytest.approx([2, 4, 14])
+    assert busy.timeline.messages[0][:2] == pytest.approx((3, 14 + 0.45))
+
+
 def test_a_stream_sends_one_message_after_the_other_while_the_loop_goes_on() -> None:
     costs = replace(COSTS, blocking=False)
     found = one_step([2, 2, 3], [1, 2, 1], costs=costs)

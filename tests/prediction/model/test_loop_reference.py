@@ -26,9 +26,14 @@ class PlainLoop:
     costs: SimpleCosts
     tick: float = 0.0
     link_free: float = 0.0
+    last: float = 0.0
+    free: float = 1.0
 
-    def step(self, seen: list[float], last: float) -> tuple[float, list[tuple[float, int]]]:
+    def step(self, seen: list[float], ready: list[float]) -> tuple[float, list[tuple[float, int]]]:
         """Send all tensors; return the step's seconds, and bytes and tensors of its messages."""
+        last = self.last = max(ready)
+        span = last - min(ready)
+        self.free = 1 - self.costs.enqueue * len(ready) / span if span else 1.0
         agreement = self.costs.agreement_seconds(NP)
         period = max(self.settings.cycle_seconds, agreement)
         waiting, sent, end = set(range(len(seen))), [], last
@@ -62,7 +67,9 @@ class PlainLoop:
         """Return when the loop goes on."""
         copies = float(self.costs.copy_seconds(np.array(size), NP)) if tensors > 1 else 0.0
         start = now if self.costs.blocking else max(now, self.link_free)
-        self.link_free = start + copies + float(self.costs.message_seconds(np.array(size), NP))
+        work = copies + float(self.costs.message_seconds(np.array(size), NP))
+        meanwhile = max(self.last - start, 0.0) * self.free  # of it, while ranks enqueue
+        self.link_free = start + work / self.free if work <= meanwhile else max(start, self.last) + work - meanwhile
         return self.link_free if self.costs.blocking else now
 
 
@@ -74,26 +81,33 @@ class PlainLoop:
     cycle=st.floats(1e-4, 5e-3),
     blocking=st.booleans(),
     chains=st.integers(1, 5),
+    enqueue=st.sampled_from([0.0, 1e-4]),
     seed=st.integers(0, 1000),
 )
 def test_jobs_simulated_together_do_as_each_alone(
-    sizes: list[int], types: list[str], threshold: int, cycle: float, blocking: bool, chains: int, seed: int
+    sizes: list[int],
+    types: list[str],
+    threshold: int,
+    cycle: float,
+    blocking: bool,
+    chains: int,
+    enqueue: float,
+    seed: int,
 ) -> None:
     dtypes = (types * len(sizes))[: len(sizes)]
     job = make_job(np.zeros((2, 2, len(sizes))), sizes, dtypes=dtypes)
     knobs = HorovodSettings(cycle_seconds=cycle, fusion_bytes=threshold)
-    costs = SimpleCosts(start_seconds=1e-5, bytes_per_second=1e8, blocking=blocking, copy=1e-9)
+    costs = SimpleCosts(start_seconds=1e-5, bytes_per_second=1e8, blocking=blocking, copy=1e-9, enqueue=enqueue)
     together = Loop(job, knobs, costs, NP, chains)
     alone = [PlainLoop(sizes, dtypes, knobs, costs) for _ in range(chains)]
     phases, generator = np.random.default_rng(seed), np.random.default_rng(seed)
     for step in range(3):
         ready = np.random.default_rng([seed, step]).uniform(0, 0.05, (chains, len(sizes)))
+        ready[:, 0], ready[:, -1] = 0, 0.05  # so long that all ranks of a core can enqueue meanwhile
         seen = ready + cycle * phases.random(chains)[:, None]
         together.traffic.clear()
         end = together.step(Draw(ready, ready.max(axis=1)), generator)[0]
-        results = [
-            loop.step(row.tolist(), float(last)) for loop, row, last in zip(alone, seen, ready.max(axis=1), strict=True)
-        ]
+        results = [loop.step(row.tolist(), times.tolist()) for loop, row, times in zip(alone, seen, ready, strict=True)]
         assert end == pytest.approx([seconds for seconds, _ in results], abs=1e-9)
         messages = [
             (float(size), int(tensors))

@@ -433,7 +433,7 @@ def test_a_factor_is_at_least_a_half_and_at_most_two() -> None:
 
 
 def test_ranks_of_a_core_wait_less_for_copies_in_shared_memory() -> None:
-    """Copies of 8 ranks on a core take 4^0.73 times as long as those of 2, over sockets 4 times,
+    """Copies of 8 ranks on a core take 4^0.70 times as long as those of 2, over sockets 4 times,
     with those that the others have begun before the last rank.
     """
 
@@ -447,7 +447,7 @@ def test_ranks_of_a_core_wait_less_for_copies_in_shared_memory() -> None:
         return float(copies[0] / sent)
 
     assert growth(nodes=1, over_sockets=True) == pytest.approx(4, rel=0.05)
-    assert growth(nodes=1) == pytest.approx(4**0.73, rel=0.05)
+    assert growth(nodes=1) == pytest.approx(4**0.70, rel=0.05)
     assert growth(nodes=4, over_sockets=True) == pytest.approx(4, rel=0.05)
 
 
@@ -563,6 +563,8 @@ def test_what_the_others_of_a_core_do_after_a_message_is_not_part_of_it(fused: b
     assert left(4.0, alone + 3 * of_another) == pytest.approx(alone)
     assert left(1.0, alone) == pytest.approx(alone)
     assert left(0.5, alone) == pytest.approx(alone)
+    # While they moved, ranks took a fifth of the cores' time to enqueue.
+    assert left(4.0, (alone + 3 * of_another) / 0.8, enqueueing=0.2) == pytest.approx(alone)
     # A benchmark's ranks do nothing afterwards, and what remains is never less than 30 %.
     assert left(4.0, alone, from_benchmark=True) == pytest.approx(alone)
     assert left(4.0, of_another) == pytest.approx(0.3 * of_another)

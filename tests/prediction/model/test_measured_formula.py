@@ -99,16 +99,16 @@ def test_two_ranks_a_core_copy_for_twice_as_long_and_wait_longer() -> None:
 
 
 def test_copies_within_a_node_wait_for_a_part_of_the_turns() -> None:
-    """Messages above 4 KiB take four starts in shared memory, and these wait as the exponent says.
-    3 ms of copies wait for 0.73 of it, over sockets for all. The other rank on a core has copied
+    """Messages above 4 KiB take three starts in shared memory, and these wait as the exponent says.
+    3 ms of copies wait for 0.70 of it, over sockets for all. The other rank on a core has copied
     its first message, a quarter of the bytes, before the last one begins.
     """
     shared_memory = replace(FORMULA, seconds_per_byte=0.0, within_a_node=True)
-    copied = 0.003 * 2 ** (0.73 * 2)
-    assert shared_memory.seconds(MB / 2, 4, 2) == pytest.approx(4 * 0.006 * 2**2 + copied - 0.5e-3)
+    copied = 0.003 * 2 ** (0.70 * 2)
+    assert shared_memory.seconds(MB / 2, 4, 2) == pytest.approx(3 * 0.006 * 2**2 + copied - 0.5e-3)
     short: Floats = np.array([4 * 4096.0])
     assert shared_memory.seconds(short, 4, 1) == pytest.approx(0.006 + 6e-9 * short)
-    assert shared_memory.seconds(short + 4, 4, 1) == pytest.approx(4 * 0.006 + 6e-9 * short, rel=1e-5)
+    assert shared_memory.seconds(short + 4, 4, 1) == pytest.approx(3 * 0.006 + 6e-9 * short, rel=1e-5)
     sockets = replace(shared_memory, over_sockets=True)
     assert sockets.seconds(MB / 2, 4, 2) == pytest.approx((0.006 + 0.003) * 2**2)
 
@@ -157,6 +157,15 @@ def test_agreements_and_copies_take_longer_where_ranks_share_cores() -> None:
     assert COSTS.copy_seconds(MB, 6) == pytest.approx((3 + 3) * 1e-3)
     assert replace(COSTS, cores=None).copy_seconds(MB, 6) == pytest.approx(2e-3)
     assert COSTS.agreement_seconds(2) == pytest.approx(1e-3)
+
+
+def test_ranks_enqueue_in_turn_where_they_share_cores_of_a_node() -> None:
+    within = replace(COSTS, formula=replace(COSTS.formula, within_a_node=True))
+    assert within.enqueue_seconds(8) == pytest.approx(4 * 60e-6)
+    assert within.enqueue_seconds(2) == 0  # each has a core
+    assert replace(within, cores=None).enqueue_seconds(8) == 0
+    assert replace(within, blocking=False).enqueue_seconds(8) == 0  # GPUs send
+    assert COSTS.enqueue_seconds(8) == 0  # messages wait for the link
 
 
 @pytest.mark.parametrize(
@@ -247,7 +256,7 @@ def test_drawn_parameters_stay_possible() -> None:
     assert drawn.formula.within_a_node
     outside = 3 ** (np.log2(2 * MB[0] / 2**20) / 4)  # two ranks copy 1 MB each
     begun = 4e-9 * MB[0] / 2
-    of_cores = 4 * 0.016 + 0.006 * 2 ** (0.73 * 2) * outside - begun
+    of_cores = 3 * 0.016 + 0.006 * 2 ** (0.70 * 2) * outside - begun
     within = replace(drawn, formula=formula).message_seconds(MB, 4)
     assert within == pytest.approx(2 * overlapped(0.015, of_cores) + 0.003 + begun + 2 * 0.00075)
 

@@ -6,7 +6,7 @@ import pytest
 
 from hvscale.prediction.model.samples import asked_algorithm, place, run_samples
 from tests.prediction.model.test_over_nccl import MIB, MpiCall, write_mpi_profile
-from tests.prediction.model.test_slowed_computing_runs import make_run
+from tests.prediction.model.test_slowed_computing_runs import make_recording, make_run
 
 MESSAGE, NEXT_MESSAGE = 4 * MIB, 2 * MIB
 
@@ -55,3 +55,36 @@ def test_only_a_library_that_has_nothing_else_agrees_in_a_ring(
     record = record.model_copy(update={"library": library, "launch": {"set": asked}})
     assert asked_algorithm(record) == algorithm
     assert place(record)["agrees_in_ring"] is in_ring
+
+
+@pytest.mark.parametrize(
+    ("cores", "exposed", "enqueueing"),
+    [
+        (1, 0.01, 0.8 * 0.016),  # of 50 ms, 10 are exposed
+        (1, 0.0, 0.016),
+        (1, 0.06, 0.0),
+        (2, 0.01, 0.0),  # each rank has a core
+    ],
+)
+def test_ranks_of_a_replay_that_share_cores_take_time_from_hidden_messages_to_enqueue(
+    tmp_path: Path, cores: int, exposed: float, enqueueing: float
+) -> None:
+    """The recorded rank enqueues two tensors in 15 ms, and two ranks need 0.24 ms of a core."""
+    make_recording(tmp_path / "job")
+    replay = make_run(tmp_path / "replay", 2, command=["hvscale", "replay", str(tmp_path / "job")], cores=cores)
+    lines = (f'{{"seconds": 0.1, "communication_seconds": {seconds}}}\n' for seconds in (5.0, exposed))
+    replay.steps.write_text("".join(lines))
+    for rank in range(2):
+        calls = [MpiCall(10, 40, MESSAGE, False), MpiCall(110, 50, MESSAGE, False)]
+        write_mpi_profile(replay, rank, calls, (0, 100))
+    found = run_samples(replay)
+    assert found is not None
+    assert found.enqueueing == pytest.approx(enqueueing)
+
+
+def test_a_training_s_computing_contains_what_its_ranks_took_to_enqueue(tmp_path: Path) -> None:
+    run = make_recording(tmp_path / "job", cores=1)
+    run.steps.write_text('{"seconds": 0.1, "communication_seconds": 0.0}\n' * 2)
+    found = run_samples(run)
+    assert found is not None
+    assert found.enqueueing == 0
