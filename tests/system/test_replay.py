@@ -206,7 +206,8 @@ def test_steps_that_a_program_does_not_mark_are_found_in_its_messages(
     exposed = explained["exposed_communication"]
     assert (exposed["basis"], exposed["mean_share_at_least"]) == ("calls", 0)
     assert exposed["step_count"] in (11, 12), "without a message before it, the first step's begin is unknown"
-    assert exposed["mean_step_seconds"] >= 0.02
+    # The first step may begin with a message right before its own.
+    assert exposed["mean_step_seconds"] * exposed["step_count"] >= 11 * 0.02
     assert INFERRED in explained["warnings"]
     compared = json.loads(hvscale("compare", "messages", "messages", "--json").stdout)
     assert (compared["per"], compared["steps_before"]) == ("step", exposed["step_count"])

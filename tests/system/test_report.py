@@ -70,7 +70,7 @@ def profiled(profile_once: Callable[..., Path], tmp_path: Path) -> Callable[...,
 
 
 def test_compare_names_the_late_rank(hvscale: Run, profiled: Callable[..., Path], tmp_path: Path) -> None:
-    before, late = profiled("before"), profiled("late", LATE="0.1")
+    before, late = profiled("before"), profiled("late", LATE="0.3")
     done = hvscale("compare", before, late, "--json", "--csv", "table.csv")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -229,7 +229,7 @@ def test_the_report_of_a_horovod_job_with_marked_steps(
 
 
 def test_the_report_of_two_runs(open_report: Callable[..., Page], hvscale: Run, profiled: Callable[..., Path]) -> None:
-    before, late = profiled("before"), profiled("late", LATE="0.1")
+    before, late = profiled("before"), profiled("late", LATE="0.3")
     done = hvscale("report", before, late)
     assert done.returncode == 0, done.stderr
     page = open_report(late / "comparison.html")
