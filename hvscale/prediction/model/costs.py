@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+# Of a core, for a rank to enqueue a tensor: replays needed 50 to 76 us (benchmarks/RESULTS.md).
+ENQUEUE_SECONDS = 60e-6
 MOST_ENQUEUEING = 0.95  # of a core's time; the rest is left for messages
 
 
@@ -49,7 +51,12 @@ class Costs(Protocol):
         """Copies of a fused message into the fusion buffer and out of it, together."""
 
     def enqueue_seconds(self, np: int) -> float:
-        """What the ranks of a core take from the thread's time to enqueue one tensor."""
+        """What all ranks of a core need of it to enqueue a tensor; 0 where messages do not wait."""
+
+
+def seconds_to_enqueue(crowding: float) -> float:
+    """What all ranks of a core need of it to enqueue a tensor; 0 if each rank has a core."""
+    return crowding * ENQUEUE_SECONDS if crowding > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -255,21 +255,24 @@ class Loop:
         return np.array([end, drawn.compute, last - drawn.compute, exposed.wire, exposed.copies, exposed.hidden])
 
     def _share_core(self, ready: Floats) -> Floats:
-        """(chains, tensors): when they are ready if the ranks of a core enqueue them in turn."""
+        """(chains, tensors): when they are ready if the ranks of a core enqueue them in turn.
+
+        Sets the share of the core that is left meanwhile.
+        """
         if not self.enqueueing:
             return ready
         first = ready.min(axis=1, keepdims=True)
-        span = np.maximum(ready.max(axis=1) - first[:, 0], SHORTEST_PERIOD)
-        longer = np.maximum(self.enqueueing / span / MOST_ENQUEUEING, 1)
-        self.free = 1 - self.enqueueing / (span * longer)
-        shared: Floats = first + (ready - first) * longer[:, None]
+        needed = self.enqueueing / np.maximum(ready.max(axis=1) - first[:, 0], SHORTEST_PERIOD)
+        taken = np.minimum(needed, MOST_ENQUEUEING)
+        self.free = 1 - taken
+        shared: Floats = first + (ready - first) * (needed / taken)[:, None]
         return shared
 
     def _through(self, start: Floats, seconds: Floats) -> Floats:
-        """When what takes so long with a whole core ends: ranks enqueue until the last tensor."""
-        until = np.maximum(self.last - start, 0)
+        """When a message ends that takes so many seconds of a whole core."""
+        shared = np.maximum(self.last - start, 0)  # time in which ranks still enqueue
         through: Floats = start + np.where(
-            seconds <= until * self.free, seconds / self.free, seconds + until * (1 - self.free)
+            seconds <= shared * self.free, seconds / self.free, seconds + shared * (1 - self.free)
         )
         return through
 

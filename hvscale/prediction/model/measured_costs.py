@@ -41,8 +41,8 @@ from scipy import optimize
 
 from hvscale.core.errors import RequestError
 from hvscale.launch.placements._link_shaping import burst_bytes
-from hvscale.prediction.model.costs import Burst
-from hvscale.prediction.model.samples import Samples, enqueue_seconds
+from hvscale.prediction.model.costs import Burst, seconds_to_enqueue
+from hvscale.prediction.model.samples import Samples
 
 Floats = NDArray[np.float64]
 Factors = tuple[tuple[float, float], ...]
@@ -127,7 +127,7 @@ NORM = 2.0  # its p; chosen like the priors
 # priors. Within a node it waits for all of it.
 WAITING_PASSING_ON = 0.75
 # As much of it copies within a node wait. The fewer ranks share a core, the more often it is idle
-# while they wait for each other. Chosen with ranks that got a core one after the other: 29 settings
+# while they wait for each other. Chosen with ranks that got a core one after the other: 36 settings
 # of Open MPI and MPICH in two or three starts. Over the sockets of one node, copies wait for all of
 # it (benchmarks/crowded_cores.py).
 COPYING = 0.70
@@ -344,7 +344,7 @@ class MeasuredCosts:
         return self.agreement_start_seconds * agreement_rounds(np, self.agrees_in_ring) * waiting
 
     def enqueue_seconds(self, np: int) -> float:
-        return enqueue_seconds(self.crowding(np)) if self.formula.within_a_node and self.blocking else 0.0
+        return seconds_to_enqueue(self.crowding(np)) if self.formula.within_a_node and self.blocking else 0.0
 
     def copy_seconds(self, bytes: Floats, np: int) -> Floats:
         """A core's ranks copy into the fusion buffer and out of it one after the other."""

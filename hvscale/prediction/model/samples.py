@@ -17,7 +17,7 @@ from hvscale.core.units import KIB
 from hvscale.launch import flavours
 from hvscale.launch.placements import PLACEMENTS
 from hvscale.launch.placements._link_shaping import bits_per_second
-from hvscale.prediction.model.costs import MOST_ENQUEUEING
+from hvscale.prediction.model.costs import MOST_ENQUEUEING, seconds_to_enqueue
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.steps import read_step_log
 from hvscale.profiling.read.events import SOURCES, Events
@@ -40,8 +40,6 @@ LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
 SETUP_STEPS = 1  # of a run, which set up communication: neither steps nor messages count
-# Of a core, to enqueue a tensor: a replay's ranks needed 50 to 76 us, by their threads' CPU clocks.
-ENQUEUE_SECONDS = 60e-6
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
 
@@ -90,8 +88,7 @@ class Samples:
     one_machine: bool = False
     """All nodes are on one machine."""
     enqueueing: float = 0.0
-    """The share of the cores' time that ranks which share them took to enqueue tensors, while
-    these messages moved."""
+    """The share of the cores' time in which ranks enqueued tensors while these messages moved."""
     fused: Bools | None = None
     """Whether Horovod copied a message into its fusion buffer and out of it; None if unknown."""
 
@@ -142,7 +139,7 @@ def run_samples(run: RunFolder) -> Samples | None:
     messages = sizes[order][is_data][chosen]
     gradients = recorded_gradients(run)
     tensors = None if gradients is None else [tensor.bytes for tensor in gradients.tensors]
-    total, steps = float(seconds[is_data].sum()), steps_after_setup(recording.steps)
+    total = float(seconds[is_data].sum())
     return Samples(
         **place(record),
         bytes=messages.astype(np.float64),
@@ -153,16 +150,15 @@ def run_samples(run: RunFolder) -> Samples | None:
         name=run.path.name,
         before_seconds=None if before is None else np.maximum(before[is_data][chosen], 0),
         total_seconds=total,
-        total_steps=steps,
+        total_steps=steps_after_setup(recording.steps),
         from_training=not is_replay(record),
         enqueueing=_enqueueing(run, record, gradients, total),
     )
 
 
 def _enqueueing(run: RunFolder, record: RunRecord, gradients: RankGradients | None, messages: float) -> float:
-    """As in Samples. `messages`: the seconds of all of them after the first step.
-
-    Of a training, the time of its computation contains it.
+    """As in Samples, for a replay within a node. `messages`: the seconds of all of them after the
+    first step. A training's recorded computation contains its enqueueing.
     """
     log = read_step_log(run)
     if gradients is None or log is None or not is_replay(record) or len(record.nodes) > 1:
@@ -171,13 +167,8 @@ def _enqueueing(run: RunFolder, record: RunRecord, gradients: RankGradients | No
     hidden = max(0.0, 1 - exposed / messages) if messages else 0.0
     spans = [float(np.ptp(step.enqueued)) for step in gradients.steps if len(step.enqueued)]
     span = float(np.median(spans)) if spans else 0.0
-    needed = enqueue_seconds(crowding(record)) * len(gradients.tensors)
+    needed = seconds_to_enqueue(crowding(record)) * len(gradients.tensors)
     return hidden * (min(MOST_ENQUEUEING, needed / span) if span else 0.0)
-
-
-def enqueue_seconds(crowding: float) -> float:
-    """Of a core for each tensor that all of its ranks enqueue, where ranks share it."""
-    return crowding * ENQUEUE_SECONDS if crowding > 1 else 0.0
 
 
 def _nccl_samples(run: RunFolder, record: RunRecord, events: Events) -> Samples | None:
