@@ -4,11 +4,15 @@ Each model is recorded once on two ranks. Its communication is replayed under ev
 sample, on 2 and 4 ranks, to which `hvscale predict` is fitted, and on 8 and 16, which are held out.
 Nodes are network namespaces with shaped links. A replay on 4 of them without a limit shows what
 copies cost, and is fitted as well. All ranks share the machine's cores, and so does the
-prediction. They get a core one after the other (`chrt --rr 1`). It needs root. Run it again with
-the same folder to resume: complete runs are kept.
+prediction. They get a core one after the other (`chrt --rr 1`). It needs root and a C compiler. Run
+it again with the same folder to resume: complete runs are kept.
 
 The machine must be idle otherwise. Runs beside which other work took processor time are named, in
 the table and in the JSON document: delete their folders and measure them again.
+
+The host may move a virtual machine's cores, and messages within a node take up to twice as long
+while they are far from each other (core_distance.py). Of held-out runs, only steps count during
+which they were near. A run is started again, up to `--attempts` times, if it has too few of them.
 
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
 default fusion threshold and cycle time, as `hvscale tune --predict-np` does. `--all-runs` predicts
@@ -32,11 +36,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from core_distance import CoreDistance, are_far
 from numpy.typing import NDArray
 from other_work import BUSY, OtherWork
 from rich.console import Console
@@ -55,7 +61,8 @@ from hvscale.prediction.model.measured_costs import MeasuredCosts, burst_left, f
 from hvscale.prediction.model.samples import SETUP_STEPS, Samples, run_samples
 from hvscale.prediction.predict import PredictionRequest, predict
 from hvscale.prediction.settings import PredictedSettings, apply, recorded_settings
-from hvscale.profiling.analyze.steps import read_step_log
+from hvscale.profiling.analyze.breakdown import read_recording
+from hvscale.profiling.analyze.steps import read_step_log, step_edges
 
 Floats = NDArray[np.float64]
 TRAIN = {  # steps of 0.3 to 1 s on one core of a current server
@@ -71,6 +78,8 @@ UNLIMITED = "unlimited"  # nodes without a limited link
 DEFAULT_FUSION_MIB, DEFAULT_CYCLE_MS = 128, 5
 FAR = 4  # held-out np over the largest fitted np, from which on the goal applies
 LAUNCH_SECONDS = 300
+MOST_FAR = 0.1  # of the time of a step that counts, and of the steps of a run to fit
+FEWEST_NEAR = 6  # steps that count, of a held-out run
 
 
 class Cell(NamedTuple):
@@ -307,6 +316,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=1, help="start each held-out run so many times; default: 1")
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
+    parser.add_argument("--attempts", type=int, default=3, help="at each run, until cores stay near; default: 3")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
     parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
@@ -320,8 +330,13 @@ def main() -> None:
     found = [row for cell in cells for row in cell_rows(cell, options)]
     if not found:
         raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run")
-    disturbed = disturbed_runs(options.folder)
-    document = {"machine": describe_host().cpu, "disturbed": disturbed, "held_out": [asdict(row) for row in found]}
+    disturbed, far = disturbed_runs(options.folder), far_runs(options)
+    document = {
+        "machine": describe_host().cpu,
+        "disturbed": disturbed,
+        "far_cores": far,
+        "held_out": [asdict(row) for row in found],
+    }
     text = json.dumps(document, indent=1) + "\n"
     suffix = "-across-settings" * options.across_settings + "-all-runs" * options.all_runs
     suffix += f"-fit-starts-{options.fit_starts}" * (options.fit_starts > 1)
@@ -332,6 +347,9 @@ def main() -> None:
     if disturbed:
         print(f"Other work kept more than {BUSY} cores busy beside these runs. Delete them and measure them again:")
         print(*(f"  {run}: {cores:.2f} cores" for run, cores in disturbed.items()), sep="\n")
+    if far:
+        print("The machine's cores were far from each other in these runs. Delete them and measure them again:")
+        print(*(f"  {run}: {100 * share:.0f} % of the steps" for run, share in far.items()), sep="\n")
 
 
 def numbers(text: str) -> list[int]:
@@ -352,7 +370,7 @@ def measure(cells: Iterable[Cell], options: argparse.Namespace) -> None:
         starts = [(cell, *one) for one in in_rounds(options)]
         for one, np_, start in [*unlimited_starts(cell, options), *starts]:
             folder = run_path(options.folder, one, np_, start)
-            if time.monotonic() > end or not profile(options, folder, one.launch_options(np_), replay):
+            if time.monotonic() > end or not profile_near(options, folder, one.launch_options(np_), replay, end):
                 break  # neither more ranks nor another start would succeed
 
 
@@ -389,6 +407,21 @@ def is_complete(run: Path) -> bool:
         return False
 
 
+def profile_near(options: argparse.Namespace, run: Path, launch: list[str], command: list[str], end: float) -> bool:
+    """Profile a run again until the cores stayed near each other; the last attempt is kept.
+
+    `end`: of time.monotonic(), after which no attempt starts.
+    """
+    for attempt in range(options.attempts):
+        if not profile(options, run, launch, command):
+            return False
+        if is_near(run, options):
+            break
+        if attempt + 1 < options.attempts and time.monotonic() < end:
+            shutil.rmtree(run)
+    return True
+
+
 def profile(options: argparse.Namespace, run: Path, launch: list[str], command: list[str]) -> bool:
     """Start a profiled run unless it is complete; returns whether it is."""
     if is_complete(run):
@@ -402,10 +435,11 @@ def profile(options: argparse.Namespace, run: Path, launch: list[str], command: 
     with (run.parent / f"{run.name}.txt").open("w") as output, adopt_orphans():
         whole = [*shlex.split(options.under), "timeout", str(LAUNCH_SECONDS), *arguments]
         path = f"{hvscale.parent}{os.pathsep}{os.environ['PATH']}"
-        work = OtherWork()
+        work, distance = OtherWork(), CoreDistance()
         done = subprocess.run(
             whole, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}, check=False
         )
+        np.savetxt(round_trips_file(run), distance.stop(), "%.3f")
         other_work_file(run).write_text(f"{work.cores:.3f}\n")
     if done.returncode:
         print(f"exit status {done.returncode}, see {run.parent / run.name}.txt", file=sys.stderr, flush=True)
@@ -423,6 +457,56 @@ def other_cores(run: Path) -> float | None:
         return float(other_work_file(run).read_text())
     except (OSError, ValueError):
         return None
+
+
+def round_trips_file(run: Path) -> Path:
+    """Holds the round trips of a cache line between the cores during the run: CoreDistance.stop."""
+    return run.parent / f"{run.name}.round-trips"
+
+
+def far_samples(run: Path) -> tuple[Floats, NDArray[np.bool_]]:
+    """Seconds since 1970, and whether the cores were far from each other; none if unknown."""
+    written = {file: file.stat().st_mtime_ns for file in run.parent.parent.glob("*/*.round-trips")}
+    file, none = round_trips_file(run), np.empty((0, 3))
+    samples = read_round_trips(file, written[file]) if file in written else none
+    every = np.concatenate([none, *(read_round_trips(*one) for one in written.items())])
+    return samples[:, 0], are_far(samples, every)
+
+
+@cache
+def read_round_trips(file: Path, _written: int) -> Floats:
+    return np.loadtxt(file, ndmin=2).reshape(-1, 3) if file.stat().st_size else np.empty((0, 3))
+
+
+def counted_steps(run: RunFolder) -> tuple[Floats, NDArray[np.bool_]]:
+    """The seconds of all but the first steps, and whether the cores stayed near each other.
+
+    They count as near if nothing is known.
+    """
+    seconds, is_far = far_samples(run.path)
+    edges = step_edges(read_recording(run), read_step_log(run)) if len(seconds) else None
+    if edges is None:
+        steps = step_seconds(run)
+        return steps, np.ones(len(steps), np.bool_)
+    step = np.searchsorted(edges / 1e9, seconds) - 1
+    inside = (step >= 0) & (step < len(edges) - 1)
+    count, far = (np.bincount(step[inside], weights, len(edges) - 1) for weights in (None, is_far[inside]))
+    return (np.diff(edges) / 1e9)[SETUP_STEPS:], (far <= MOST_FAR * count)[SETUP_STEPS:]
+
+
+def is_near(run: Path, options: argparse.Namespace) -> bool:
+    """Whether the cores stayed near each other in enough steps of a complete run."""
+    _, near = counted_steps(RunFolder.open(run))
+    is_fitted = int(run.name.split(".")[0]) in options.fit
+    return bool(near.sum() >= ((1 - MOST_FAR) * len(near) if is_fitted else min(FEWEST_NEAR, len(near))))
+
+
+def far_runs(options: argparse.Namespace) -> dict[str, float]:
+    """The complete runs in which they did not, with the share of steps in which they were far."""
+    runs = [run for run in sorted(options.folder.glob("runs/*/*/")) if is_complete(run)]
+    return {
+        str(run): 1 - float(counted_steps(RunFolder.open(run))[1].mean()) for run in runs if not is_near(run, options)
+    }
 
 
 def disturbed_runs(folder: Path) -> dict[str, float]:
@@ -444,7 +528,7 @@ def cell_rows(cell: Cell, options: argparse.Namespace) -> list[HeldOut]:
         (np_, start): run_path(options.folder, cell, np_, start)
         for np_, start in product(options.held_out, range(1, options.starts + 1))
     }
-    runs = {key: RunFolder.open(path) for key, path in starts.items() if is_complete(path)}
+    runs = {key: RunFolder.open(path) for key, path in starts.items() if is_complete(path) and is_near(path, options)}
     held_out = sorted({np_ for np_, _ in runs})
     recording = options.folder / "recordings" / cell.model
     if not held_out or not all(map(is_complete, [*paths, recording])):
@@ -495,8 +579,8 @@ def held_out_row(
     costs: MeasuredCosts,
 ) -> HeldOut:
     """`beside`: the cores of other work beside the runs that the prediction starts from."""
-    seconds, samples = step_seconds(run), all_samples(run)
-    steps = len(seconds)
+    every, near = counted_steps(run)
+    seconds, samples, steps = every[near], all_samples(run), len(step_seconds(run))
     mean = float(seconds.mean())
     drawn = np.random.default_rng(0).integers(len(seconds), size=(4000, len(seconds)))
     low, high = (float(one) for one in np.quantile(seconds[drawn].mean(axis=1), [0.05, 0.95]))
