@@ -47,7 +47,7 @@ static double fastest_round(void) {
     return fastest;
 }
 
-/* Returns the seconds of a round trip, or a negative number if no thread could be started. */
+/* Returns the seconds of a round trip, or a negative number if a core cannot be used. */
 static double round_trip(int first, int second) {
     cpu_set_t one, other;
     pthread_attr_t attributes;
@@ -84,7 +84,10 @@ int main(int count, char **words) {
     for (int sample = 0; number > 1; sample++) {
         int second = cores[1 + sample % (number - 1)];
         double taken = round_trip(cores[0], second);
-        if (taken < 0) return 1;
+        if (taken < 0) {
+            fprintf(stderr, "core_distance: core %d or %d cannot be used\n", cores[0], second);
+            return 1;
+        }
         printf("%.3f %d %d %.0f\n", now(CLOCK_REALTIME), cores[0], second, 1e9 * taken);
         fflush(stdout);
         if (poll(&input, 1, (int)(1000 * seconds))) break;

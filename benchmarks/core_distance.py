@@ -1,13 +1,14 @@
 """How far a virtual machine's cores are from each other while a benchmark runs.
 
 The host may move them: at one moment they share a cache, at another they do not, whatever `lscpu`
-says. Messages between ranks on different cores then take up to twice as long.
+says. Gloo's messages between ranks on different cores then take up to twice as long.
 
 Alone, it samples a machine: `python benchmarks/core_distance.py [--seconds 60]`. It needs root, so
 that other work does not hold up the samples, and a C compiler.
 """
 
 import argparse
+import os
 import subprocess
 import tempfile
 import time
@@ -28,8 +29,8 @@ FAR_RATIO = 2.0  # times the nearest sample of two cores, from which on they are
 class CoreDistance:
     """From its creation on: round trips of a cache line between the first core and each other one.
 
-    They interrupt all work but that of a higher priority. Raises SystemExit without the right to
-    such a priority, and OSError or CalledProcessError without a C compiler.
+    They interrupt all work of a lower priority. Raises SystemExit if they cannot be taken, and
+    OSError or CalledProcessError without a C compiler.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class CoreDistance:
             # Once it prints, its file may go.
             self.first = self.process.stdout.readline() if self.process.stdout else ""
         if not self.first and self.process.wait():
-            raise SystemExit("the distance between cores could not be sampled: start this as root")
+            raise SystemExit("the distance between cores cannot be sampled: start this as root")
 
     def stop(self) -> Floats:
         """End the samples, (samples, 3): seconds since 1970, the other core, nanoseconds.
@@ -53,6 +54,8 @@ class CoreDistance:
         A machine with one core has none.
         """
         output, _ = self.process.communicate("\n")
+        if self.process.returncode:
+            raise SystemExit("the distance between cores could not be sampled to the end")
         fields = (line.split() for line in [self.first, *output.splitlines()] if line)
         return np.array([(float(one[0]), int(one[2]), float(one[3])) for one in fields]).reshape(-1, 3)
 
@@ -73,12 +76,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="default: 60")
     options = parser.parse_args()
+    if options.seconds <= 0:
+        parser.error("--seconds must be greater than 0")
+    if len(os.sched_getaffinity(0)) < 2:
+        raise SystemExit("there is one core: nothing to measure")
     distance = CoreDistance()
     for _ in track(range(round(10 * options.seconds)), "samples", console=Console(stderr=True)):
         time.sleep(0.1)
     found = distance.stop()
-    if not len(found):
-        raise SystemExit("this machine has one core: nothing to measure")
     table = Table(title=f"round trip of a cache line between cores, nanoseconds, {len(found)} samples")
     for name in ("nearest", "median", "farthest", "far, %"):
         table.add_column(name, justify="right")

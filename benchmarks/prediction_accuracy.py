@@ -10,9 +10,10 @@ it again with the same folder to resume: complete runs are kept.
 The machine must be idle otherwise. Runs beside which other work took processor time are named, in
 the table and in the JSON document: delete their folders and measure them again.
 
-The host may move a virtual machine's cores, and messages within a node take up to twice as long
-while they are far from each other (core_distance.py). Of held-out runs, only steps count during
-which they were near. A run is started again, up to `--attempts` times, if it has too few of them.
+The host may move a virtual machine's cores, and messages within a node may take twice as long while
+they are far from each other (core_distance.py). Only the steps of a held-out run during which they
+were near count. Each run is started up to `--attempts` times until it has enough of them. All
+messages of a fitted run count.
 
 `--across-settings` predicts each cell from the runs of the same job, network and library under the
 default fusion threshold and cycle time, as `hvscale tune --predict-np` does. `--all-runs` predicts
@@ -78,8 +79,10 @@ UNLIMITED = "unlimited"  # nodes without a limited link
 DEFAULT_FUSION_MIB, DEFAULT_CYCLE_MS = 128, 5
 FAR = 4  # held-out np over the largest fitted np, from which on the goal applies
 LAUNCH_SECONDS = 300
-MOST_FAR = 0.1  # of the time of a step that counts, and of the steps of a run to fit
-FEWEST_NEAR = 6  # steps that count, of a held-out run
+# Cores may be far from each other for so much of a step that counts as near, and in so many steps
+# of a run to fit. A held-out run needs so many near ones.
+MOST_FAR = 0.1
+FEWEST_NEAR = 6
 
 
 class Cell(NamedTuple):
@@ -316,7 +319,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=1, help="start each held-out run so many times; default: 1")
     parser.add_argument("--steps", type=int, default=20, help="recorded and replayed; default: 20")
     parser.add_argument("--under", default="chrt --rr 1", help="start each launch under this command")
-    parser.add_argument("--attempts", type=int, default=3, help="at each run, until cores stay near; default: 3")
+    parser.add_argument("--attempts", type=int, default=3, help="at each run, until cores are near; default: 3")
     parser.add_argument("--minutes", type=float, default=np.inf, help="start no run after this many minutes")
     parser.add_argument("--analyze", action="store_true", help="measure nothing")
     parser.add_argument("--across-settings", action="store_true", help="fit runs under default settings only")
@@ -328,9 +331,10 @@ def main() -> None:
     if not options.analyze:
         measure(cells, options)
     found = [row for cell in cells for row in cell_rows(cell, options)]
-    if not found:
-        raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run")
     disturbed, far = disturbed_runs(options.folder), far_runs(options)
+    if not found:
+        reason = f"; cores were far from each other in {len(far)} of its runs" if far else ""
+        raise SystemExit(f"{options.folder} has no cell with runs to fit and a held-out run that counts{reason}")
     document = {
         "machine": describe_host().cpu,
         "disturbed": disturbed,
