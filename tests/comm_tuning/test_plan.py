@@ -2,8 +2,9 @@
 
 import ast
 import json
+import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,6 +263,16 @@ def test_trials_that_repeat_finalists_are_not_those_of_the_search(study: TuneStu
             following = plan.send(found)
     assert study.request.trials == study.document.searched == 5
     assert len(study.document.trials) > 5
+
+
+def test_an_interrupted_search_leaves_the_file_of_its_samples_alone(study: TuneStudy) -> None:
+    """Ctrl-C within a transaction leaves SQLite's lock with the process until it ends."""
+    plan = Search(study, NoProgress()).plan()
+    plan.send(outcome(study, next(plan), [3.0]))
+    with closing(sqlite3.connect(study.path / "study.db", isolation_level=None)) as interrupted:
+        interrupted.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(KeyboardInterrupt):
+            plan.throw(KeyboardInterrupt())
 
 
 def test_settings_that_failed_in_the_proof_are_not_proven_again(study: TuneStudy) -> None:

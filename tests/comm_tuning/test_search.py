@@ -105,15 +105,6 @@ def test_a_folder_may_have_characters_that_mean_something_in_a_url(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["a?b=c"]
 
 
-def test_a_result_survives_an_interruption_right_after_it_was_recorded(tmp_path: Path) -> None:
-    sampler = Sampler(tmp_path / "study.db", space(), {})
-    suggestion = sampler.ask()
-    assert suggestion is not None
-    sampler.tell(suggestion, 1.25)
-    sampler.forget(suggestion)
-    assert [found.value for found in sampler.study.get_trials()] == [1.25]
-
-
 def test_a_follow_up_changes_only_free_knobs(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path / "study.db", space(), {})
     sampler.try_first({"allreduce_algorithm": "ring", "cycle_time": "5"})

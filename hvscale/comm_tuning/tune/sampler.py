@@ -75,7 +75,8 @@ class Sampler:
     def __init__(self, file: Path, space: JobSpace, known: Mapping[SettingsKey, float]) -> None:
         """Create the study in the file, or resume it.
 
-        Suggestions of an interrupted search without a result are dropped.
+        Suggestions of an interrupted search without a result are dropped here, and not when it is
+        interrupted: a Ctrl-C within a transaction leaves SQLite's lock with that process.
         """
         self.space, self.known = space, dict(known)
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # study_file reports errors in one line
@@ -114,7 +115,7 @@ class Sampler:
         """The next settings to try; None if all have been tried.
 
         With `base`, only the knobs in `free` differ from it. Raises RequestError if the study's
-        file is damaged or cannot be written, as do `tell` and `forget`.
+        file is damaged or cannot be written, as does `tell`.
         """
         with study_file(self.file):
             return self._ask(base, free)
@@ -151,12 +152,6 @@ class Sampler:
             self.study.tell(trial, ratio)
         else:
             self.study.tell(suggestion.number, ratio)
-
-    def forget(self, suggestion: Suggestion) -> None:
-        """Drop a suggestion, unless its result was recorded just before an interruption."""
-        if suggestion.number is not None:
-            with study_file(self.file):
-                self.study.tell(suggestion.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _untried(self) -> dict[str, str] | None:
         if self.space.size() <= SMALL_SPACE:

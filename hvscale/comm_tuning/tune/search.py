@@ -164,19 +164,14 @@ class Search:
         return SameStart(suggestion.settings, study.limits, best, variables=variables), suggestion
 
     def trial(self, following: FreshStart | SameStart, suggestion: "Suggestion | None") -> OneTrial:
-        """Run one trial and record its outcome; a suggestion without outcome may come again."""
+        """Run one trial and record its outcome; an interrupted suggestion may come again."""
         self.progress.trial_begins(following.settings)
-        sampler, is_recorded = self.study.sampler, False
-        try:
-            outcome = yield following
-            outcome = yield from self.judge(outcome, isinstance(following, FreshStart))
-            trial, ratio = self.record(outcome)
-            if sampler is not None and suggestion is not None:
-                sampler.tell(suggestion, ratio)
-            is_recorded = True
-        finally:
-            if sampler is not None and suggestion is not None and not is_recorded:
-                sampler.forget(suggestion)
+        sampler = self.study.sampler
+        outcome = yield following
+        outcome = yield from self.judge(outcome, isinstance(following, FreshStart))
+        trial, ratio = self.record(outcome)
+        if sampler is not None and suggestion is not None:
+            sampler.tell(suggestion, ratio)
         self.progress.trial_ended(trial, ratio)
         return outcome
 
