@@ -43,8 +43,8 @@ FORK_SERVER.set_forkserver_preload(
 # multiprocessing polls all its processes when one starts; two threads must not poll one at once.
 POLLED = threading.Lock()
 OUTPUTS = ("stdout", "stderr")
-# Variables that Python or the dynamic linker reads when a process starts.
-READ_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+# Variables that Python or the dynamic linker reads when a process starts, or only once.
+READ_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON", "TMPDIR", "TORCH")
 
 
 def can_apply(environment: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvscale.launch.cleanup import shared_memory
 from hvscale.launch.cleanup.ownership import PREFIX, RUN, RunLabel, machine_lock
 from hvscale.launch.placements import netns
 from tests.conftest import PROGRAMS, wait_until
@@ -320,7 +321,7 @@ def why_no_slurm() -> str | None:
 @contextmanager
 def slurm_cluster(folder: Path) -> Iterator[Path]:
     """Run four nodes, n1 to n4, on this machine; yield Slurm's configuration file."""
-    nodes, here = [f"n{number}" for number in range(1, 5)], socket.gethostname()
+    nodes, here, started = [f"n{number}" for number in range(1, 5)], socket.gethostname(), time.time()
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir()
     key = folder / "munge.key"
@@ -393,6 +394,7 @@ def slurm_cluster(folder: Path) -> Iterator[Path]:
             process.terminate()
             process.wait(timeout=DAEMON_SECONDS)
         kill_slurm_steps(configuration)
+        shared_memory.remove_unused(Path(tempfile.gettempdir()), started)  # what lost nodes left
 
 
 def kill_slurm_steps(configuration: Path) -> None:

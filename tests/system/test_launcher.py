@@ -12,8 +12,9 @@ import pytest
 from tests.conftest import HANG_SECONDS, PROGRAMS, Run, needs_mpich, processes_below, run_json, wait_until
 
 HANG = "sleep 1200"
-CANNOT_LISTEN = 'echo "The PMIx server\'s listener thread failed to start. We cannot\ncontinue." >&2; exit 1'
-NO_SLOTS = 'echo "There are not enough slots available in the system" >&2; exit 1'
+# What a killed mpirun with the same process number left. After exec, the number stays the same.
+CANNOT_LISTEN = "mkdir /tmp/ompi.$$; : >/tmp/ompi.$$/pmix.$(hostname).tool"
+NO_SLOTS = 'echo "There are not enough slots" >&2; exit 1'
 LONG_TIMEOUT = "300"
 # The process names of the launchers of Open MPI 5, Open MPI 4 and Hydra.
 LAUNCHERS = ("prterun", "mpirun", "mpiexec.hydra")
@@ -99,7 +100,7 @@ def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fake_mpirun: FakeMpiru
 def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, fake_mpirun: FakeMpirun) -> None:
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fake_mpirun(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
-    assert "its listener thread failed to start; retrying" in done.stderr
+    assert "it cannot listen for its ranks; " in done.stderr
     assert len(done.stdout.splitlines()) == 2
 
 
@@ -111,7 +112,8 @@ def test_a_launcher_error_ends_the_run(
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "true", **fake_mpirun(error, 99))
     assert done.returncode == 3, done.stderr
     assert "front/mpirun" in done.stderr
-    assert done.stderr.splitlines()[-1].strip() in ("continue.", "There are not enough slots available in the system")
+    lines = [line.strip() for line in done.stderr.splitlines()]
+    assert {"The PMIx server's listener thread failed to start. We cannot", "There are not enough slots"} & set(lines)
     assert starts(tmp_path) == times
 
 

@@ -143,6 +143,21 @@ def removes_only_unused_segments(hvscale: Run, tmp_path: Path, mpi: str) -> bool
     return not unlisted
 
 
+@pytest.mark.usefixtures("cleanup_alone")
+@pytest.mark.parametrize("creator", ["ompi", "prtrn", "prted"])
+def test_cleanup_removes_only_session_folders_of_dead_processes(hvscale: Run, tmp_path: Path, creator: str) -> None:
+    """Another process with the number could not listen there."""
+    with subprocess.Popen(["true"]) as dead:
+        pass
+    folders = {number: tmp_path / f"{creator}.{number}" for number in (dead.pid, os.getpid())}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "pmix.n1.tool").touch()
+    lines = hvscale("cleanup", TMPDIR=str(tmp_path)).stdout.splitlines()
+    assert f"removed session folder {folders[dead.pid]} of no living process" in lines
+    assert [path for path in folders.values() if path.exists()] == [folders[os.getpid()]]
+
+
 def segment_or_folder(path: Path) -> Path:
     """Return the segment, or the session folder that contains the file."""
     return path if path.parent == FOLDER else Path(*path.parts[:3])

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +114,51 @@ def shared_memory_of(folder: Path) -> set[Path]:
     return {Path(line.split()[-1]) for line in lines if line.split()[-1].startswith(f"{SHARED_MEMORY}/")}
 
 
+def wait_until_recorded(job: "subprocess.Popen[Any]", local: Path) -> None:
+    """Wait until both ranks have recorded calls below the folder on their node."""
+
+    def recorded() -> bool:
+        return len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2
+
+    wait_until(lambda: job.poll() is not None or recorded())
+    assert job.poll() is None
+
+
+def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the same process number. The message of Open MPI's daemon is lost."""
+    front, real = tmp_path / "front", PROGRAMS / "prted"
+    front.mkdir()
+    (front / "srun").write_text(
+        f"#!{sys.executable} -S\nimport os, sys\nwords = sys.argv[1:]\n"
+        f"if '--nodelist=n2' in words and '{real}' in words[-1] and not os.path.exists('{front}/once'):\n"
+        f"    os.mkdir('{front}/once')\n    words[-1] = words[-1].replace('{real}', '{front}/prted')\n"
+        f"os.execv('{shutil.which('srun')}', ['srun', *words])\n"
+    )
+    # The daemon forks once, so it gets one of the next numbers.
+    (front / "prted").write_text(
+        f"#!{sys.executable} -S\nimport os, socket, sys\n"
+        "for number in range(os.getpid() + 1, os.getpid() + 21):\n"
+        "    os.makedirs(f'/tmp/prted.{number}', exist_ok=True)\n"
+        "    open(f'/tmp/prted.{number}/pmix.{socket.gethostname()}.tool', 'w').close()\n"
+        f"    print(f'/tmp/prted.{{number}}', file=open('{front}/once/folders', 'a'))\n"
+        f"os.execv('{real}', ['{real}', *sys.argv[1:]])\n"
+    )
+    for program in front.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{front}:{os.environ['PATH']}")
+    job = profile_in_allocation(2, tmp_path, (CALLS,), nodes=2)
+    output, errors = job.communicate(timeout=HANG_SECONDS)
+    for folder in (front / "once/folders").read_text().splitlines():
+        shutil.rmtree(folder, ignore_errors=True)
+    assert job.returncode == 0, errors
+    assert "mpirun started no rank because it cannot listen for its ranks; `hvscale cleanup`" in errors
+    assert "n2: task 0: Exited with exit code 213" in (tmp_path / "job/logs/launcher-1.log").read_text()
+    (row,) = (row for row in json.loads(output)["rows"] if row["operation"] == "allreduce")
+    assert row["calls"] == 2 * CALLS
+
+
 @pytest.mark.usefixtures("cleanup_alone")
 def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run, tmp_path: Path) -> None:
     """`kill -9` of hvscale, and the end of its allocation."""
@@ -121,7 +169,7 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     job = subprocess.Popen(
         ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *words], cwd=tmp_path, stderr=subprocess.DEVNULL
     )
-    wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
+    wait_until_recorded(job, local)
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
     job.wait(timeout=HANG_SECONDS)
     wait_until(lambda: processes_below(tmp_path) == [])
@@ -158,7 +206,7 @@ def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(t
         stdout=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: len([path for path in local.glob("*/rank-*.hvp") if calls_recorded(path) > 10]) == 2)
+    wait_until_recorded(job, local)
     (folder,) = local.iterdir()
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
     wait_until(lambda: processes_below(tmp_path, named="allreduces") == [])

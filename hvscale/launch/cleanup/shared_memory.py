@@ -21,8 +21,8 @@ SEGMENT = re.compile(
     r"|ucx_shm_posix_[0-9a-f]+"
     r"|ib_(shmem|shmem_coll|shmem_bcast_coll|pool)-.+-\d+(\.tmp)?"
 )
-# Open MPI 5 names it after the process that created it.
-SESSION = re.compile(r"ompi\.(\d+)")
+# Open MPI 5 names them after the process that created them: mpirun, prterun, or a node's daemon.
+SESSION = re.compile(r"(ompi|prtrn|prted)\.\d+")
 # The kernel's constant. In another PID namespace, processes outside may use the segments unseen.
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 

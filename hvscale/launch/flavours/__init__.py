@@ -72,8 +72,8 @@ class Flavour(ABC):
     """Variables that make the library print its transport when it is started alone."""
     transport_pattern: ClassVar[Pattern[str] | None] = None
     """Finds the transport in that output."""
-    transient_failure: ClassVar[tuple[bytes, str] | None] = None
-    """Its launcher's output for a transient failure, and the failure in words. The job
+    transient_failure: ClassVar[tuple[Pattern[bytes], str] | None] = None
+    """Finds a transient failure in its launcher's output, and the failure in words. The job
     is retried.
     """
     split_devices_release: ClassVar[str] = ""

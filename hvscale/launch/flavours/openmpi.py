@@ -101,8 +101,14 @@ class OpenMPI(Flavour):
     root_variables: ClassVar = ROOT_ALLOWED
     report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
     transport_pattern = re.compile(r"select: component (\w+) selected")
-    # Open MPI 5's mpirun sometimes cannot listen for its ranks; a retry works.
-    transient_failure = (b"listener thread failed to start", "its listener thread failed to start")
+    # Open MPI 5 names a session folder after the process's number. Where a killed process with the
+    # same number left one, mpirun or a daemon cannot listen. The daemon's message is lost, its exit
+    # status is not. After a retry the number differs.
+    transient_failure = (
+        re.compile(rb"listener thread failed to start|Daemon exit status: 213\b"),
+        "it cannot listen for its ranks; `hvscale cleanup`, run on each of its nodes, removes session folders of "
+        "killed jobs, which can be the cause",
+    )
     settings_reader = ParameterReport()
     supports_horovodrun = True
     srun_mpi = "pmix"

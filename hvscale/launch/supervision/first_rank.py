@@ -44,7 +44,7 @@ class FirstRankDeadline:
         if hung:
             return f"{launcher_name(library)} started no rank within {self.seconds:g} s and was killed"
         transient = flavours.get(library.flavour).transient_failure
-        if ended_badly and transient is not None and transient[0] in self.log.read_bytes():
+        if ended_badly and transient is not None and transient[0].search(self.log.read_bytes()):
             return f"{launcher_name(library)} started no rank because {transient[1]}"
         return ""
 
