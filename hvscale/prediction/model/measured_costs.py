@@ -595,27 +595,30 @@ ON_GPU = Handling(0.0, 1 / 450e9)
 
 
 def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
-    """Fit a line to the times before fused messages, by medians of pairs (Theil and Sen).
+    """Fit a line to the times of copies, by medians of pairs (Theil and Sen).
 
     Of several runs, the medians of their lines: memory may be slow in one of them.
     """
     lines = []
     for run in runs:
-        copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)
-        if (
-            run.before_seconds is None
-            or len(np.unique(run.bytes[copied])) < 3
-            or run.bytes[copied].max() < LEAST_COPIED
-        ):
+        sizes, seconds = _copies(run, formula)
+        if len(np.unique(sizes)) < 3 or sizes.max() < LEAST_COPIED:
             continue
-        crowding = max(1.0, run.ranks_per_core)
-        chosen = copied[np.random.default_rng(0).permutation(len(copied))[:MOST_COPIES]]
-        x = run.bytes[chosen]
-        y = (run.before_seconds[chosen] - formula.begun_seconds(x, run.np, crowding)) / crowding
+        chosen = np.random.default_rng(0).permutation(len(sizes))[:MOST_COPIES]
+        x, y = sizes[chosen], seconds[chosen]
         first, second = np.nonzero(x[:, None] > x)
         slope = max(0.0, float(np.median((y[first] - y[second]) / (x[first] - x[second]))))
         lines.append((max(0.0, float(np.median(y - slope * x))), slope))
     return Handling(*np.median(lines, axis=0).tolist()) if lines else Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
+
+
+def _copies(run: Samples, formula: Formula) -> tuple[Floats, Floats]:
+    """Bytes of fused messages, and a rank's seconds before each; empty if unknown."""
+    if run.before_seconds is None:
+        return run.copies or (np.empty(0), np.empty(0))
+    copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)
+    sizes, crowding = run.bytes[copied], max(1.0, run.ranks_per_core)
+    return sizes, (run.before_seconds[copied] - formula.begun_seconds(sizes, run.np, crowding)) / crowding
 
 
 def _fit_agreements(runs: Iterable[Samples], prior: Prior) -> tuple[float, float]:

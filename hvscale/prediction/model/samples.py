@@ -20,7 +20,7 @@ from hvscale.launch.placements._link_shaping import bits_per_second
 from hvscale.prediction.model.costs import MOST_ENQUEUEING, seconds_to_enqueue
 from hvscale.profiling.analyze.breakdown import read_recording
 from hvscale.profiling.analyze.steps import read_step_log
-from hvscale.profiling.read.events import SOURCES, Events
+from hvscale.profiling.read.events import PHASES, SOURCES, Events, Recording
 from hvscale.profiling.read.gradients_file import RankGradients, read_gradients
 from hvscale.profiling.read.nccl_file import ENQUEUED, read_nccl_profile
 from hvscale.profiling.read.sources.nccl import DATATYPE_BYTES
@@ -39,6 +39,7 @@ SOCKETS = "tcp"  # a transport, as libraries name it
 LIBRARY_CHOOSES = ("", "auto", "0", "ignore")
 # Up to this size the bytes of an all-reduce hardly matter. An agreement has 8 to 24.
 MAX_AGREEMENT_BYTES = KIB
+COPYING_PHASES = [PHASES.index(phase) for phase in ("copy_in", "copy_out")]
 SETUP_STEPS = 1  # of a run, which set up communication: neither steps nor messages count
 MOST_MESSAGES = 4000  # of a run; more make the fit slower and not better
 
@@ -91,6 +92,10 @@ class Samples:
     """The share of the cores' time in which ranks enqueued tensors while these messages moved."""
     fused: Bools | None = None
     """Whether Horovod copied a message into its fusion buffer and out of it; None if unknown."""
+    copies: tuple[Floats, Floats] | None = None
+    """Bytes of fused messages, and one rank's seconds to copy each into the buffer or out of it
+    (their mean); None if unknown.
+    """
 
     @property
     def cores(self) -> int:
@@ -144,6 +149,7 @@ def run_samples(run: RunFolder) -> Samples | None:
         **place(record),
         bytes=messages.astype(np.float64),
         fused=None if tensors is None else ~np.isin(messages, tensors),
+        copies=_copies(recording),
         seconds=np.maximum(seconds[is_data][chosen], 1e-7),
         idle_seconds=np.maximum(idle[chosen], 0),
         agreements=agreements,
@@ -154,6 +160,18 @@ def run_samples(run: RunFolder) -> Samples | None:
         from_training=not is_replay(record),
         enqueueing=_enqueueing(run, record, gradients, total),
     )
+
+
+def _copies(recording: Recording) -> tuple[Floats, Floats] | None:
+    """As in Samples, from the phases in Horovod's timeline."""
+    pieces = [] if recording.horovod is None else list(recording.horovod())
+    if not pieces:
+        return None
+    names = np.concatenate([np.array(piece.operations)[piece.operation] for piece in pieces])
+    sizes = np.concatenate([piece.bytes for piece in pieces])
+    copying = np.concatenate([piece.phases_ns for piece in pieces])[:, COPYING_PHASES]
+    fused = (names == "allreduce") & (sizes > 0) & (copying > 0).all(axis=1)
+    return sizes[fused].astype(np.float64), copying[fused].mean(axis=1) / 1e9
 
 
 def _enqueueing(run: RunFolder, record: RunRecord, gradients: RankGradients | None, messages: float) -> float:

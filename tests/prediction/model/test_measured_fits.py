@@ -523,6 +523,15 @@ def test_handling_is_the_line_of_the_times_before_messages() -> None:
     assert handling(line + np.array([0, 0, 1, 0]), sizes) == pytest.approx((40e-6, 2e-10))
 
 
+def test_a_rank_s_own_copies_are_the_line_where_times_before_messages_are_unknown() -> None:
+    sizes = np.array([1e5, 1e6, 3e6])
+    copies = 2 * sizes, 40e-6 + 2e-10 * 2 * sizes
+    for crowding in (1.0, 2.0):
+        assert handling(None, sizes, copies=copies, ranks_per_core=crowding) == pytest.approx((40e-6, 2e-10))
+    assert handling(30e-6 + 3e-10 * sizes, sizes, copies=copies) == pytest.approx((30e-6, 3e-10))
+    assert handling(None, sizes, copies=(sizes / 100, 1e-3 * sizes)) == pytest.approx((0, 1.25e-10))
+
+
 def test_the_ranks_of_a_core_handle_a_message_one_after_the_other() -> None:
     """Without their first sends, two ranks take twice as long as one, and four four times."""
     sizes, line = np.array([1e5, 1e6, 3e6]), 40e-6 + 2e-10 * np.array([1e5, 1e6, 3e6])

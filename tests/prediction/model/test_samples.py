@@ -7,6 +7,7 @@ import pytest
 from hvscale.prediction.model.samples import asked_algorithm, place, run_samples
 from tests.prediction.model.test_over_nccl import MIB, MpiCall, write_mpi_profile
 from tests.prediction.model.test_slowed_computing_runs import make_recording, make_run
+from tests.profiling.test_horovod_timeline import Writer
 
 MESSAGE, NEXT_MESSAGE = 4 * MIB, 2 * MIB
 
@@ -36,6 +37,21 @@ def test_agreements_that_are_all_followed_by_messages_still_count(tmp_path: Path
     found = run_samples(run)
     assert found is not None
     assert found.agreements.tolist() == pytest.approx([0.002])
+
+
+def test_a_timeline_shows_how_long_one_rank_copied_into_the_buffer_and_out_of_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "job", 2)
+    timeline = Writer()
+    timeline.message("ALLREDUCE", "GLOO_ALLREDUCE", {"a": [1000, 10], "b": [1000, 30]}, 5000)
+    timeline.message("ALLREDUCE", "GLOO_ALLREDUCE", {"c": [2000, 10], "d": [2000, 30]}, 9000)
+    timeline.message("BROADCAST", "GLOO_BCAST", {"e": [8000, 10], "f": [8000, 30]}, 2000)
+    (run.hvprof / "horovod-timeline.json").write_text(timeline.text)
+    found = run_samples(run)
+    assert found is not None
+    assert found.before_seconds is None
+    assert found.copies is not None
+    assert found.copies[0].tolist() == [160_000, 320_000]
+    assert found.copies[1].tolist() == pytest.approx([1e-6, 1e-6])
 
 
 @pytest.mark.parametrize(
