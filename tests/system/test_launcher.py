@@ -100,7 +100,7 @@ def test_a_signal_ends_a_hanging_launcher(tmp_path: Path, fake_mpirun: FakeMpiru
 def test_a_launcher_that_cannot_listen_is_retried(hvscale: Run, fake_mpirun: FakeMpirun) -> None:
     done = hvscale("launch", "-np", 2, "--run", "job", "--", "echo", "here", **fake_mpirun(CANNOT_LISTEN, 1))
     assert done.returncode == 0, done.stderr
-    assert "it cannot listen for its ranks; " in done.stderr
+    assert "it cannot listen for its ranks, which session folders" in done.stderr
     assert len(done.stdout.splitlines()) == 2
 
 

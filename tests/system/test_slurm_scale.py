@@ -148,12 +148,12 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
     for program in front.iterdir():
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{front}:{os.environ['PATH']}")
-    job = profile_in_allocation(2, tmp_path, (CALLS,), nodes=2)
+    job = profile_in_allocation(2, tmp_path, (CALLS,), "--nodelist=n1,n2", nodes=2)
     output, errors = job.communicate(timeout=HANG_SECONDS)
     for folder in (front / "once/folders").read_text().splitlines():
         shutil.rmtree(folder, ignore_errors=True)
     assert job.returncode == 0, errors
-    assert "mpirun started no rank because it cannot listen for its ranks; `hvscale cleanup`" in errors
+    assert "mpirun started no rank because it cannot listen for its ranks, which session folders" in errors
     assert "n2: task 0: Exited with exit code 213" in (tmp_path / "job/logs/launcher-1.log").read_text()
     (row,) = (row for row in json.loads(output)["rows"] if row["operation"] == "allreduce")
     assert row["calls"] == 2 * CALLS
@@ -167,7 +167,9 @@ def test_profiles_on_the_nodes_are_collected_in_a_later_allocation(hvscale: Run,
     options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
     words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), *map(str, FOREVER)]
     job = subprocess.Popen(
-        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *words], cwd=tmp_path, stderr=subprocess.DEVNULL
+        ["salloc", "--quiet", "--nodelist=n1,n2", "--ntasks-per-node=1", *words],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
     )
     wait_until_recorded(job, local)
     os.kill(int((tmp_path / "job/.lock").read_text().split()[1]), signal.SIGKILL)
@@ -199,7 +201,7 @@ def test_profiles_on_the_nodes_are_collected_in_the_allocation_that_still_runs(t
     options = ("-np", "2", "--placement", "slurm", "--record-dir", str(local), "--run", "job")
     words = [str(PROGRAMS / "hvscale"), "profile", *options, "--", str(program), *map(str, FOREVER)]
     job = subprocess.Popen(
-        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "sh", script, *words],
+        ["salloc", "--quiet", "--nodelist=n1,n2", "--ntasks-per-node=1", "sh", script, *words],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"},
         stdin=subprocess.PIPE,

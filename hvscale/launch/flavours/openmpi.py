@@ -106,8 +106,8 @@ class OpenMPI(Flavour):
     # status is not. After a retry the number differs.
     transient_failure = (
         re.compile(rb"listener thread failed to start|Daemon exit status: 213\b"),
-        "it cannot listen for its ranks; `hvscale cleanup`, run on each of its nodes, removes session folders of "
-        "killed jobs, which can be the cause",
+        "it cannot listen for its ranks, which session folders of killed jobs can prevent (`hvscale cleanup` on each "
+        "node removes them)",
     )
     settings_reader = ParameterReport()
     supports_horovodrun = True

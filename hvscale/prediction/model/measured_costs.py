@@ -601,7 +601,7 @@ def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
     """
     lines = []
     for run in runs:
-        sizes, seconds = _copies(run, formula)
+        sizes, seconds = _copies_of_a_rank(run, formula)
         if len(np.unique(sizes)) < 3 or sizes.max() < LEAST_COPIED:
             continue
         chosen = np.random.default_rng(0).permutation(len(sizes))[:MOST_COPIES]
@@ -612,8 +612,8 @@ def _fit_handling(runs: Sequence[Samples], formula: Formula) -> Handling:
     return Handling(*np.median(lines, axis=0).tolist()) if lines else Handling(0.0, 1 / COPY_BYTES_PER_SECOND)
 
 
-def _copies(run: Samples, formula: Formula) -> tuple[Floats, Floats]:
-    """Bytes of fused messages, and a rank's seconds before each; empty if unknown."""
+def _copies_of_a_rank(run: Samples, formula: Formula) -> tuple[Floats, Floats]:
+    """Bytes of fused messages, and a rank's seconds before each or to copy it; empty if unknown."""
     if run.before_seconds is None:
         return run.copies or (np.empty(0), np.empty(0))
     copied = np.arange(len(run.bytes)) if run.fused is None else np.flatnonzero(run.fused)

@@ -149,7 +149,7 @@ def run_samples(run: RunFolder) -> Samples | None:
         **place(record),
         bytes=messages.astype(np.float64),
         fused=None if tensors is None else ~np.isin(messages, tensors),
-        copies=_copies(recording),
+        copies=_copies_of_rank_0(recording),
         seconds=np.maximum(seconds[is_data][chosen], 1e-7),
         idle_seconds=np.maximum(idle[chosen], 0),
         agreements=agreements,
@@ -162,7 +162,7 @@ def run_samples(run: RunFolder) -> Samples | None:
     )
 
 
-def _copies(recording: Recording) -> tuple[Floats, Floats] | None:
+def _copies_of_rank_0(recording: Recording) -> tuple[Floats, Floats] | None:
     """As in Samples, from the phases in Horovod's timeline."""
     pieces = [] if recording.horovod is None else list(recording.horovod())
     if not pieces:
