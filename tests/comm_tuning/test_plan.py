@@ -265,7 +265,7 @@ def test_trials_that_repeat_finalists_are_not_those_of_the_search(study: TuneStu
     assert len(study.document.trials) > 5
 
 
-def test_an_interrupted_search_leaves_the_file_of_its_samples_alone(study: TuneStudy) -> None:
+def test_an_interrupted_search_leaves_the_file_of_its_suggestions_alone(study: TuneStudy) -> None:
     """Ctrl-C within a transaction leaves SQLite's lock with the process until it ends."""
     plan = Search(study, NoProgress()).plan()
     plan.send(outcome(study, next(plan), [3.0]))

@@ -138,11 +138,12 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
     )
     # The daemon forks once, so it gets one of the next numbers.
     (front / "prted").write_text(
-        f"#!{sys.executable} -S\nimport os, socket, sys\n"
+        f"#!{sys.executable} -S\nimport os, socket, sys, tempfile\n"
         "for number in range(os.getpid() + 1, os.getpid() + 21):\n"
-        "    os.makedirs(f'/tmp/prted.{number}', exist_ok=True)\n"
-        "    open(f'/tmp/prted.{number}/pmix.{socket.gethostname()}.tool', 'w').close()\n"
-        f"    print(f'/tmp/prted.{{number}}', file=open('{front}/once/folders', 'a'))\n"
+        "    folder = f'{tempfile.gettempdir()}/prted.{number}'\n"
+        "    os.makedirs(folder, exist_ok=True)\n"
+        "    open(f'{folder}/pmix.{socket.gethostname()}.tool', 'w').close()\n"
+        f"    print(folder, file=open('{front}/once/folders', 'a'))\n"
         f"os.execv('{real}', ['{real}', *sys.argv[1:]])\n"
     )
     for program in front.iterdir():
@@ -153,7 +154,7 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
     for folder in (front / "once/folders").read_text().splitlines():
         shutil.rmtree(folder, ignore_errors=True)
     assert job.returncode == 0, errors
-    assert "mpirun started no rank because it cannot listen for its ranks, which session folders" in errors
+    assert "mpirun started no rank because it or a node's daemon cannot listen: probably a killed job left" in errors
     assert "n2: task 0: Exited with exit code 213" in (tmp_path / "job/logs/launcher-1.log").read_text()
     (row,) = (row for row in json.loads(output)["rows"] if row["operation"] == "allreduce")
     assert row["calls"] == 2 * CALLS

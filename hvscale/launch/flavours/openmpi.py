@@ -102,12 +102,12 @@ class OpenMPI(Flavour):
     report_variables: ClassVar = {"OMPI_MCA_pml_base_verbose": "10"}
     transport_pattern = re.compile(r"select: component (\w+) selected")
     # Open MPI 5 names a session folder after the process's number. Where a killed process with the
-    # same number left one, mpirun or a daemon cannot listen. The daemon's message is lost, its exit
-    # status is not. After a retry the number differs.
+    # same number left one, mpirun or a daemon cannot listen. The daemon's message is lost; its exit
+    # status means an error that was already printed. After a retry the number differs.
     transient_failure = (
         re.compile(rb"listener thread failed to start|Daemon exit status: 213\b"),
-        "it cannot listen for its ranks, which session folders of killed jobs can prevent (`hvscale cleanup` on each "
-        "node removes them)",
+        "it or a node's daemon cannot listen: probably a killed job left its session folder (`hvscale cleanup` on each "
+        "node removes it)",
     )
     settings_reader = ParameterReport()
     supports_horovodrun = True
