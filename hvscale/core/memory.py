@@ -1,6 +1,9 @@
-"""How this process's malloc treats freed memory."""
+"""How this process's malloc treats freed memory, and Python the objects of imported modules."""
 
 import ctypes
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # malloc.h of glibc
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -25,3 +28,19 @@ def keep_freed_memory() -> bool:
     options = {M_MMAP_THRESHOLD: MAX_HEAP_BLOCK, M_TRIM_THRESHOLD: MAX_TRIM_THRESHOLD, M_ARENA_MAX: 1}
     done = [mallopt(option, value) for option, value in options.items()]
     return all(done)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Context: no garbage is collected, and later collections leave out the objects made here.
+
+    For imports: PyTorch and Horovod take an eighth less CPU time to load.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

@@ -6,7 +6,7 @@ All code here runs inside a rank.
 import os
 import signal
 
-from hvscale.core.memory import keep_freed_memory
+from hvscale.core.memory import keep_freed_memory, without_collections
 from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.demo import demo_config
 from hvscale.trainer.result import TrainResult
@@ -24,10 +24,12 @@ def train(config: TrainConfig) -> TrainResult:
     keep_freed_memory()
     # Imported here: torch takes seconds, and the command line needs only the configuration.
     if os.environ.get("HOROVOD_ELASTIC") == "1":
-        from hvscale.trainer.elastic.job import train_elastic
+        with without_collections():
+            from hvscale.trainer.elastic.job import train_elastic
 
         return train_elastic(config)
-    from hvscale.trainer.ranks import Ranks
-    from hvscale.trainer.training import train_on
+    with without_collections():
+        from hvscale.trainer.ranks import Ranks
+        from hvscale.trainer.training import train_on
 
     return train_on(config, Ranks())

@@ -232,6 +232,24 @@ def test_only_listed_variables_reach_the_ranks(hvscale: Run, program: Callable[[
 
 
 @pytest.mark.parametrize(
+    ("in_file", "given", "used"), [("", "", "^ofi"), ("btl = ^uct", "", "^uct"), ("btl = ^uct", "self,sm", "self,sm")]
+)
+def test_open_mpi_starts_without_the_component_that_waits_a_second(
+    hvscale: Run, program: Callable[[str], Path], tmp_path: Path, in_file: str, given: str, used: str
+) -> None:
+    """Unless the user chose the components, on the command line or in Open MPI's own file."""
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text(f"{in_file}\n")
+    script = program("import horovod.torch as hvd, os; hvd.init(); print('btl', os.environ['OMPI_MCA_btl'])")
+    options = ["--env", f"OMPI_MCA_btl={given}"] if given else []
+    done = hvscale("launch", "-np", "2", "--run", "job", *options, "--", "python", script, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] btl {used}" for rank in range(2)]
+    (in_effect,) = run_json(tmp_path / "job")["settings_in_effect"]
+    assert in_effect["settings"]["btl"] == used
+
+
+@pytest.mark.parametrize(
     ("command", "given"), [("launch", "HVSCALE_NP=7"), ("launch", "HVSCALE_RUN=/"), ("profile", "HVPROF_DIRECTORY=x")]
 )
 def test_a_variable_that_each_job_sets_itself_is_refused(

@@ -17,6 +17,7 @@ from hvscale.cli.console import (
 )
 from hvscale.cli.launch_options import SUBMISSION, collectives_hook, launch_command, launch_options, was_given
 from hvscale.core.errors import RequestError
+from hvscale.core.memory import without_collections
 from hvscale.core.numbers import Count, Ranks, limits
 from hvscale.launch.options import OPTIONS
 from hvscale.launch.supervision.processes import RUN_VARIABLE
@@ -78,7 +79,8 @@ def replay(
     run = RunFolder.open(recorded)
     given = [name for name in OPTIONS if was_given(context, name)]
     if not given and flavours.launched_place() is not None:
-        from hvscale.prediction.replay.rank import replay_rank
+        with without_collections():
+            from hvscale.prediction.replay.rank import replay_rank
 
         refuse_in_rank([name for name in OF_THE_TABLE if was_given(context, name)])
         # A command such as scale compares runs of different np, which then must not differ in this.

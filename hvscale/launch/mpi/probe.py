@@ -24,8 +24,9 @@ print("cuda", "unknown" if query is None else bool(query()), flush=True)
 mpi.MPI_Finalize()
 """
 PROBE_SECONDS = 60
-# Open MPI 5 leaves the file of its shared memory behind if a process starts alone.
-WITHOUT_SHARED_MEMORY = {"OMPI_MCA_btl": "^sm"}
+# Open MPI 5 leaves the file of its shared memory behind if a process starts alone, and sleeps for a
+# second when it closes btl/ofi.
+WITHOUT_COMPONENTS = {"OMPI_MCA_btl": "^sm,ofi"}
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,7 @@ class ProbeResult:
 
 
 def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeResult:
-    """Load libmpi in a separate process, and start and finish MPI there. Takes 1 s with
-    Open MPI.
-    """
+    """Load libmpi in a separate process, and start and finish MPI there."""
     command = [sys.executable, "-I", "-S", "-c", START_ALONE, str(library)]
     known = FLAVOURS.all().values()
     # Each library ignores the others' variables.
@@ -52,7 +51,7 @@ def probe(library: Path, environment: Mapping[str, str] = os.environ) -> ProbeRe
     try:
         result = subprocess.run(
             command,
-            env={**WITHOUT_SHARED_MEMORY, **environment, **reporting},
+            env={**WITHOUT_COMPONENTS, **environment, **reporting},
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
