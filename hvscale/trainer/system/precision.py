@@ -17,9 +17,10 @@ from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 
-# After one warm-up step each, the candidates alternate until each has reached both limits.
-TIMED_STEPS = 2
+# After one warm-up step each, the candidates alternate for so long each, within these numbers of
+# steps. Only the fastest step counts, and short ones need no more to show it.
 TIMED_SECONDS = 0.4
+FEWEST_STEPS, MOST_STEPS = 2, 20
 # If a step takes longer, only a quarter of the batch is timed.
 LONG_STEP_SECONDS = 1.0
 Criterion = Callable[[Any, Tensor], Tensor]
@@ -131,7 +132,7 @@ def images_per_second(
     for choice in choices:
         seconds(choice)
     rounds: list[list[float]] = []
-    while len(rounds) < TIMED_STEPS or sum(map(min, rounds)) < TIMED_SECONDS:
+    while len(rounds) < FEWEST_STEPS or (len(rounds) < MOST_STEPS and sum(map(min, rounds)) < TIMED_SECONDS):
         rounds.append([seconds(choice) for choice in choices])
     return [len(inputs) / min(of_choice) for of_choice in zip(*rounds, strict=True)]
 
