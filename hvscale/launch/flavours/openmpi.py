@@ -262,7 +262,7 @@ def defaults(job: Job, library: Library) -> dict[str, str]:
 def quick_start(job: Job, library: Library) -> dict[str, str]:
     """Leave out btl/ofi on one host: a rank sleeps for a second when it closes that component.
 
-    It only carries one-sided messages between hosts (btl_ofi_component.c of Open MPI 4 and 5). A
+    It only carries one-sided messages between hosts (mca_btl_ofi_component_close in Open MPI 5.0). A
     variable would take precedence over the user's or the site's file of parameters.
     """
     if not job.nodes.without_agents:
