@@ -178,7 +178,7 @@ def test_model_of_the_demo_beats_bicubic(hvscale_warm: Run, tmp_path: Path) -> N
     One process trains on the combined batch of two ranks.
     """
     demo = demo_config()
-    config = demo.model_copy(update={"seconds": None, "steps": 360, "batch_size": 2 * demo.batch_size})
+    config = demo.model_copy(update={"seconds": None, "steps": 360, "batch_size": 2 * demo.batch_size, "threads": 1})
     done = hvscale_warm("train", *config.arguments(), "--run", "job", timeout=900)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "job/result.json").read_text())
