@@ -59,7 +59,10 @@ def modules_imported_by(name: str) -> set[str]:
     return found & set(FILES) - {name}
 
 
-IMPORTS = {name: modules_imported_by(name) for name in FILES}
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    return {name: modules_imported_by(name) for name in FILES}
 
 
 def subpackage_of(name: str) -> str:
@@ -72,20 +75,20 @@ def test_every_module_is_in_a_subpackage() -> None:
 
 
 @pytest.mark.parametrize("subpackage", MAY_IMPORT)
-def test_a_subpackage_imports_only_lower_ones(subpackage: str) -> None:
+def test_a_subpackage_imports_only_lower_ones(imports: dict[str, set[str]], subpackage: str) -> None:
     allowed = {"", subpackage, "core", *MAY_IMPORT[subpackage]}
     wrong = {
         name: sorted(found)
         for name in FILES
         if subpackage_of(name) == subpackage
-        and (found := {one for one in IMPORTS[name] if subpackage_of(one) not in allowed})
+        and (found := {one for one in imports[name] if subpackage_of(one) not in allowed})
     }
     assert wrong == {}
 
 
-def test_there_are_no_import_cycles() -> None:
+def test_there_are_no_import_cycles(imports: dict[str, set[str]]) -> None:
     try:
-        TopologicalSorter(IMPORTS).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 

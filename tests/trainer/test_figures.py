@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchmetrics.functional.image import peak_signal_noise_ratio
 
 from hvscale.core.errors import RequestError
 from hvscale.trainer import TrainConfig, demo_config
@@ -20,6 +19,8 @@ from hvscale.trainer.system.resources import openmp_threads
 
 
 def test_psnr_equals_the_formula_and_torchmetrics() -> None:
+    from torchmetrics.functional.image import peak_signal_noise_ratio  # each test worker would load it
+
     reference = np.full((40, 50, 3), 100, dtype=np.uint8)
     image = reference + np.uint8(3)
     image[:8] = 255  # inside the shaved border of scale + 6 = 8 pixels

@@ -256,14 +256,14 @@ def node_options(job: Job, library: Library) -> list[str]:
 
 def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from the ranks' nodes; the user's from --env take precedence."""
-    return {**quick_start(job, library), **messages_stay_inside(job)}
+    return {**quick_start(job, library), **of_nodes(job)}
 
 
 def quick_start(job: Job, library: Library) -> dict[str, str]:
     """Leave out btl/ofi on one host: a rank sleeps for a second when it closes that component.
 
-    It only carries one-sided messages between hosts (mca_btl_ofi_component_close in Open MPI 5.0). A
-    variable would take precedence over the user's or the site's file of parameters.
+    It only carries one-sided messages between hosts (mca_btl_ofi_component_close of Open MPI 5.0).
+    A variable would take precedence over the user's or the site's file of parameters.
     """
     if not job.nodes.without_agents:
         return {}
@@ -274,7 +274,7 @@ def quick_start(job: Job, library: Library) -> dict[str, str]:
     return {BTL: WITHOUT_OFI} if "mca:btl:base:param:btl:source:default\n" in listed else {}
 
 
-def messages_stay_inside(job: Job) -> dict[str, str]:
+def of_nodes(job: Job) -> dict[str, str]:
     """The interfaces over which TCP connects the ranks, and whether ranks leave their cores."""
     if job.nodes.without_agents:
         # Not for UCX's connections, over which a rank reaches one that it spawns.
