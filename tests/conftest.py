@@ -197,23 +197,36 @@ def run_hvscale(
     )
 
 
-installed_command_ran: set[str] = set()
+@pytest.fixture(scope="session")
+def is_first(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bool]:
+    """Whether no test worker has asked for this name before."""
+    base = tmp_path_factory.getbasetemp()
+    asked = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "asked-for"
+    asked.mkdir(exist_ok=True)
+
+    def ask(name: str) -> bool:
+        try:
+            (asked / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    return ask
 
 
 @pytest.fixture
-def hvscale(tmp_path: Path) -> Run:
+def hvscale(tmp_path: Path, is_first: Callable[[str], bool]) -> Run:
     """`hvscale("launch", "-np", "2", ...)` runs in a fresh folder and returns the process.
 
-    Sub-commands are forked: see tests/preloaded.py. The first call of each in a test worker runs
-    the installed command, and so does a call with variables that a process reads when it starts.
+    Sub-commands are forked: see tests/preloaded.py. The first call of each runs the installed
+    command, and so does a call with variables that a process reads when it starts.
     """
 
     def run(*arguments: object, timeout: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
         words, variables = [*map(str, arguments)], {**os.environ, "COLUMNS": "200", **environment}
-        forked = words[0] in preloaded.FORKED and words[0] in installed_command_ran
+        forked = words[0] in preloaded.FORKED and not is_first(words[0])
         if forked and preloaded.can_apply(variables):
             return preloaded.run(words, tmp_path, variables, timeout)
-        installed_command_ran.add(words[0])
         return run_hvscale(tmp_path, *words, timeout=timeout, **environment)
 
     return run
