@@ -45,7 +45,7 @@ YIELD_WHEN_IDLE = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_ENABLE_HEAVY_
 DIRECT_START = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_btl": "^ofi",  # which makes a rank's start take a second
+    "OMPI_MCA_btl": "^ofi",  # a rank sleeps for a second when it closes this component
     **LOOPBACK_ONLY,
     **YIELD_WHEN_IDLE,
 }

@@ -41,7 +41,6 @@ ROOT_ALLOWED = {
 PREFIX = "OMPI_MCA_"
 REPORT = "openmpi.txt"
 LINE = re.compile(r"^(\w+)=(.*) \((\w+)\)$", re.MULTILINE)
-INFO_SECONDS = 30
 # For ompi_info: UCX spins for 40 ms while it hooks mmap and its like.
 NO_HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "none"}
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -142,9 +141,7 @@ class OpenMPI(Flavour):
 
     def transports(self, library: Library, environment: dict[str, str]) -> list[str]:
         """The pml components, from the ompi_info beside its mpirun; empty without it."""
-        program = str(Path(library.launcher or "").parent / "ompi_info")
-        info = program_output([program, "--parsable"], {**environment, **NO_HOOKS})
-        found = re.findall(r"^mca:pml:(\w+):version", info, re.MULTILINE)
+        found = re.findall(r"^mca:pml:(\w+):version", ompi_info(library, environment), re.MULTILINE)
         return [name for name in dict.fromkeys(found) if name not in NOT_A_TRANSPORT]
 
     def version_in(self, text: str) -> str | None:
@@ -256,26 +253,23 @@ def node_options(job: Job, library: Library) -> list[str]:
 
 def defaults(job: Job, library: Library) -> dict[str, str]:
     """MCA parameters that follow from the ranks' nodes; the user's from --env take precedence."""
-    return {**quick_start(job, library), **of_nodes(job)}
+    return {**without_btl_ofi(job, library), **node_parameters(job)}
 
 
-def quick_start(job: Job, library: Library) -> dict[str, str]:
+def without_btl_ofi(job: Job, library: Library) -> dict[str, str]:
     """Leave out btl/ofi on one host: a rank sleeps for a second when it closes that component.
 
-    It only carries one-sided messages between hosts (mca_btl_ofi_component_close of Open MPI 5.0).
-    A variable would take precedence over the user's or the site's file of parameters.
+    By default it serves one-sided communication over libfabric (btl_ofi_component.c of Open MPI
+    5.0). Not if a file of parameters sets the components: a variable would take precedence.
     """
     if not job.nodes.without_agents:
         return {}
-    program = str(Path(library.launcher or "").parent / "ompi_info")
-    listed = program_output(
-        [program, "--parsable", "--param", "btl", "all", "--level", "9"], {**job.environment, **NO_HOOKS}
-    )
+    listed = ompi_info(library, job.environment, "--param", "btl", "all", "--level", "9")
     return {BTL: WITHOUT_OFI} if "mca:btl:base:param:btl:source:default\n" in listed else {}
 
 
-def of_nodes(job: Job) -> dict[str, str]:
-    """The interfaces over which TCP connects the ranks, and whether ranks leave their cores."""
+def node_parameters(job: Job) -> dict[str, str]:
+    """The interfaces over which TCP connects the ranks, and whether waiting ranks yield."""
     if job.nodes.without_agents:
         # Not for UCX's connections, over which a rank reaches one that it spawns.
         return (
@@ -329,18 +323,13 @@ def mismatch(requested: str, used: str | None, parameter: Parameter | None) -> s
 
 def parameters(job: LaunchedJob) -> dict[str, Parameter]:
     """Every parameter that ompi_info lists; empty without ompi_info."""
-    info = Path(job.library.launcher or "mpirun").parent / "ompi_info"
-    try:
-        listed = subprocess.run(
-            [info, "--all", "--parsable"],
-            env={**job.environment, **NO_HOOKS},
-            capture_output=True,
-            text=True,
-            timeout=INFO_SECONDS,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return parse(listed)
+    return parse(ompi_info(job.library, job.environment, "--all"))
+
+
+def ompi_info(library: Library, environment: Mapping[str, str], *options: str) -> str:
+    """What the ompi_info beside its mpirun prints with these options; empty without it."""
+    program = str(Path(library.launcher or "mpirun").parent / "ompi_info")
+    return program_output([program, "--parsable", *options], {**environment, **NO_HOOKS})
 
 
 def parse(listed: str) -> dict[str, Parameter]:

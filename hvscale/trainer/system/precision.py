@@ -17,8 +17,8 @@ from hvscale.trainer.config import TrainConfig
 from hvscale.trainer.progress import log_line
 from hvscale.trainer.ranks import Ranks
 
-# After one warm-up step each, the candidates alternate for so long each, within these numbers of
-# steps. Only the fastest step counts, and short ones need no more to show it.
+# After one warm-up step each, the candidates alternate until the fastest one has run for so long,
+# for at least and at most so many steps. Only the shortest step counts: 20 short ones show it.
 TIMED_SECONDS = 0.4
 FEWEST_STEPS, MOST_STEPS = 2, 20
 # If a step takes longer, only a quarter of the batch is timed.
