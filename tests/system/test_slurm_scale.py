@@ -136,14 +136,16 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
         f"    os.mkdir('{front}/once')\n    words[-1] = words[-1].replace('{real}', '{front}/prted')\n"
         f"os.execv('{shutil.which('srun')}', ['srun', *words])\n"
     )
-    # The daemon forks once, so it gets one of the next numbers.
+    # The daemon forks and gets an unknown number. This one believes that it is number 1.
+    # Its folders are this test's own: daemons of other tests must not find the one left.
+    number = f"{front}/number.so"
+    compile_number = [PROGRAMS / "mpicc", "-shared", "-fPIC", "-x", "c", "-", "-o", number]
+    subprocess.run(compile_number, input="int getpid(void) { return 1; }", text=True, check=True)
     (front / "prted").write_text(
-        f"#!{sys.executable} -S\nimport os, socket, sys, tempfile\n"
-        "for number in range(os.getpid() + 1, os.getpid() + 21):\n"
-        "    folder = f'{tempfile.gettempdir()}/prted.{number}'\n"
-        "    os.makedirs(folder, exist_ok=True)\n"
-        "    open(f'{folder}/pmix.{socket.gethostname()}.tool', 'w').close()\n"
-        f"    print(folder, file=open('{front}/once/folders', 'a'))\n"
+        f"#!{sys.executable} -S\nimport os, socket, sys\n"
+        f"os.mkdir('{front}/once/prted.1')\n"
+        f"open(f'{front}/once/prted.1/pmix.{{socket.gethostname()}}.tool', 'w').close()\n"
+        f"os.environ.update(TMPDIR='{front}/once', LD_PRELOAD='{number}')\n"
         f"os.execv('{real}', ['{real}', *sys.argv[1:]])\n"
     )
     for program in front.iterdir():
@@ -151,8 +153,6 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
     monkeypatch.setenv("PATH", f"{front}:{os.environ['PATH']}")
     job = profile_in_allocation(2, tmp_path, (CALLS,), "--nodelist=n1,n2", nodes=2)
     output, errors = job.communicate(timeout=HANG_SECONDS)
-    for folder in (front / "once/folders").read_text().splitlines():
-        shutil.rmtree(folder, ignore_errors=True)
     assert job.returncode == 0, errors
     assert "mpirun started no rank because it or a node's daemon cannot listen: probably a killed job left" in errors
     assert "n2: task 0: Exited with exit code 213" in (tmp_path / "job/logs/launcher-1.log").read_text()
