@@ -16,7 +16,7 @@ from hvscale.core.errors import HvscaleError, RequestError
 from hvscale.core.folder_lock import remove_empty
 from hvscale.core.host import describe_host
 from hvscale.core.run_folder import NodeRecord, RunFolder, RunRecord, default_run_path
-from hvscale.launch import effective_settings, flavours, placements
+from hvscale.launch import effective_settings, flavours, placements, waiting
 from hvscale.launch import environment as job_environment
 from hvscale.launch.job import Job, Nodes
 from hvscale.launch.mpi import horovod_build
@@ -143,13 +143,16 @@ def add_rank_environment(
         if one is not None:
             environment = {**passed, processes.NP_VARIABLE: str(options.np), **record.rank_environment}
             record.rank_environment |= one(run, record, environment)
-    if options.start_timeout is not None or flavour.has_mpi:
+    wait = waiting.environment(record, passed)
+    if options.start_timeout is not None or flavour.has_mpi or wait:
         try:
-            record.rank_environment |= init_marker.environment(run.path, {**passed, **record.rank_environment})
+            marker = init_marker.environment(run.path, {**passed, **record.rank_environment})
+            record.rank_environment |= {**marker, **wait}
         except RequestError as error:
             if options.start_timeout is not None:
                 raise
-            record.warnings.append(f"ranks cannot report the MPI library they run on: {error}")
+            lost = "report the MPI library they run on" + (" or sleep while they wait" if wait else "")
+            record.warnings.append(f"ranks cannot {lost}: {error}")
 
 
 def submit_and_follow(command: list[str], options: LaunchOptions, hooks: LaunchHooks) -> RunFolder:

@@ -1,0 +1,30 @@
+"""How Horovod's ranks wait for messages where they share cores: asleep, instead of polling.
+
+`hvd.synchronize()` polls, which takes the core from the thread of Horovod that ends the wait. On
+two cores, jobs of four ranks over Gloo are 1.8 to 3.4 times as fast asleep
+(benchmarks/RESULTS.md).
+"""
+
+from collections.abc import Mapping
+
+from hvscale.core.errors import RequestError
+from hvscale.core.run_folder import RunRecord
+from hvscale.launch.placements import PLACEMENTS
+
+VARIABLE = "HVSCALE_WAIT"  # native/init_marker/waiting.c reads it
+SLEEP, POLL = "sleep", "poll"
+BUSY_THREADS = 2  # of a rank: the program's, and Horovod's
+
+
+def environment(record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
+    """Variables with which the ranks sleep; none where each has cores enough, or polls by request.
+
+    `passed`: variables of the user, who may choose. The cores of other hosts are unknown, and ranks
+    there poll. Raises RequestError if the user's choice is none.
+    """
+    chosen = passed.get(VARIABLE)
+    if chosen not in (None, SLEEP, POLL):
+        raise RequestError(f"--env {VARIABLE}={chosen}: choose {SLEEP} or {POLL}")
+    share_cores = PLACEMENTS.get(record.placement).on_this_machine and BUSY_THREADS * record.np > record.host.cores
+    sleeps = chosen == SLEEP or (chosen is None and share_cores and record.np > 1)
+    return {VARIABLE: SLEEP} if sleeps else {}

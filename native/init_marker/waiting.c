@@ -1,0 +1,47 @@
+/*
+ * Preloaded into every rank: lets Horovod's synchronize() sleep while it waits. It polls, and calls
+ * sched_yield() in between, which keeps a core busy that other threads of the ranks may need: since
+ * Linux 6.18 each call also puts off the rank's own work, once it has some, by a time slice.
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* Horovod's cycle, which ends each wait, takes 1 ms by default. */
+static const struct timespec pause_between_polls = {.tv_nsec = 50 * 1000};
+static bool sleeps;
+
+__attribute__((constructor)) static void read_setting(void)
+{
+    const char *wait = getenv("HVSCALE_WAIT");
+    sleeps = wait != NULL && strcmp(wait, "sleep") == 0;
+}
+
+/* Its object is mpi_lib_v2.*.so for PyTorch, mpi_lib.*.so for TensorFlow. */
+static bool belongs_to_horovod(const void *code)
+{
+    static _Thread_local const void *known;
+    static _Thread_local bool belongs;
+    Dl_info object;
+    if (code != known) {
+        known = code;
+        const char *slash =
+            dladdr(code, &object) != 0 && object.dli_fname != NULL ? strrchr(object.dli_fname, '/') : NULL;
+        belongs = slash != NULL && strncmp(slash, "/mpi_lib", strlen("/mpi_lib")) == 0;
+    }
+    return belongs;
+}
+
+EXPORTED int sched_yield(void)
+{
+    if (!sleeps || !belongs_to_horovod(__builtin_return_address(0)))
+        return (int)syscall(SYS_sched_yield);
+    nanosleep(&pause_between_polls, NULL);
+    return 0;
+}
