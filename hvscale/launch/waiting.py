@@ -1,8 +1,7 @@
 """How Horovod's ranks wait for messages where they share cores: asleep, instead of polling.
 
 `hvd.synchronize()` polls, which takes the core from the thread of Horovod that ends the wait. On
-two cores, jobs of four ranks over Gloo are 1.8 to 3.4 times as fast asleep
-(benchmarks/RESULTS.md).
+two cores, steps of four ranks over Gloo are 1.7 times as fast asleep (benchmarks/RESULTS.md).
 """
 
 from collections.abc import Mapping
