@@ -1,7 +1,6 @@
 /*
  * Preloaded into every rank: lets Horovod's synchronize() sleep while it waits. It polls, and calls
- * sched_yield() in between, which keeps a core busy that other threads of the ranks may need: since
- * Linux 6.18 each call also puts off the rank's own work, once it has some, by a time slice.
+ * sched_yield() in between, which keeps a core busy that other threads of the ranks may need.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
