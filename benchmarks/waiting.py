@@ -5,7 +5,6 @@ Run it on an idle machine with the environment's Python: `python benchmarks/wait
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -53,9 +52,7 @@ def seconds_of_step(mpi: str, ranks: int, wait: str) -> float:
         program.write_text(PROGRAM)
         options = ("-np", str(ranks), "--mpi", mpi, "--env", f"{VARIABLE}={wait}", "--run", "job")
         command = [str(PROGRAMS / "hvscale"), "launch", *options, "--", sys.executable, str(program)]
-        done = subprocess.run(
-            command, cwd=folder, env=os.environ, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
-        )
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
     return float(done.stdout.partition("a step: ")[2].split()[0])
 
 

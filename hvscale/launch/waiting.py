@@ -16,10 +16,10 @@ BUSY_THREADS = 2  # of a rank: the program's, and Horovod's
 
 
 def environment(record: RunRecord, passed: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which the ranks sleep; none where each has cores enough, or polls by request.
+    """Variables that make the ranks sleep; none where each has enough cores, or the user says poll.
 
-    `passed`: variables of the user, who may choose. The cores of other hosts are unknown, and ranks
-    there poll. Raises RequestError if the user's choice is none.
+    `passed`: the user's variables, which may choose. The cores of other hosts are unknown, so ranks
+    there poll. Raises RequestError if the user chose anything but these two.
     """
     chosen = passed.get(VARIABLE)
     if chosen not in (None, SLEEP, POLL):

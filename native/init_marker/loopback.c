@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "init_marker/object_name.h"
+
 #define EXPORTED __attribute__((visibility("default")))
 
 typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
@@ -23,13 +25,8 @@ static const char *const mpi_objects[] = {
 
 static bool belongs_to_mpi(const void *code)
 {
-    Dl_info object;
-    if (dladdr(code, &object) == 0 || object.dli_fname == NULL)
-        return false;
-    const char *slash = strrchr(object.dli_fname, '/');
-    const char *name = slash != NULL ? slash + 1 : object.dli_fname;
     for (size_t i = 0; i < sizeof mpi_objects / sizeof *mpi_objects; i++)
-        if (strncmp(name, mpi_objects[i], strlen(mpi_objects[i])) == 0)
+        if (object_name_begins(code, mpi_objects[i]))
             return true;
     return false;
 }

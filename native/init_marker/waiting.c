@@ -2,13 +2,14 @@
  * Preloaded into every rank: lets Horovod's synchronize() sleep while it waits. It polls, and calls
  * sched_yield() in between, which keeps a core busy that other threads of the ranks may need.
  */
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "init_marker/object_name.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -27,12 +28,9 @@ static bool belongs_to_horovod(const void *code)
 {
     static _Thread_local const void *known;
     static _Thread_local bool belongs;
-    Dl_info object;
     if (code != known) {
         known = code;
-        const char *slash =
-            dladdr(code, &object) != 0 && object.dli_fname != NULL ? strrchr(object.dli_fname, '/') : NULL;
-        belongs = slash != NULL && strncmp(slash, "/mpi_lib", strlen("/mpi_lib")) == 0;
+        belongs = object_name_begins(code, "mpi_lib");
     }
     return belongs;
 }

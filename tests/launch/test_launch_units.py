@@ -13,7 +13,6 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Host, Library, RunFolder, RunRecord, default_run_path
+from hvscale.core.run_folder import Library, RunFolder, default_run_path
 from hvscale.launch import environment, flavours, placements
 from hvscale.launch.cleanup import leftovers, ownership
 from hvscale.launch.containers import engine, image, mounts
@@ -42,6 +41,7 @@ from hvscale.launch.supervision.interrupts import InterruptedWaitError
 from hvscale.launch.supervision.output import PIECE_BYTES, RankOutput, last_lines, lines_of, visible
 from hvscale.profiling import library_path, preload_environment
 from tests.conftest import HANG_SECONDS
+from tests.launch.records import a_record
 
 
 @pytest.mark.parametrize(("version", "mapping"), [("5.0.11", "slot:OVERSUBSCRIBE"), ("4.1.4", "--oversubscribe")])
@@ -551,17 +551,6 @@ def test_a_job_that_is_not_submitted_is_warned_of() -> None:
     """--submit inside an allocation runs the job there."""
     found = early_warnings(a_record(1), Nodes((Node("n", 1),)), {}, LaunchOptions.of(submit=True))
     assert "--submit: this is inside an allocation, so the job runs on its nodes and nothing is submitted" in found
-
-
-def a_record(np: int) -> RunRecord:
-    return RunRecord(
-        command=["true"],
-        np=np,
-        library=Library(flavour="openmpi", version="5"),
-        host=Host(name="here", kernel="k", cpu="c", cores=8, memory_bytes=1),
-        working_directory="/",
-        started_at=datetime.now(UTC),
-    )
 
 
 def test_signals_without_a_name_have_a_number() -> None:

@@ -1,26 +1,11 @@
 """Which jobs' ranks sleep while they wait."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from hvscale.core.errors import RequestError
-from hvscale.core.run_folder import Host, Library, RunRecord
+from hvscale.core.run_folder import RunRecord
 from hvscale.launch import waiting
-
-CORES = 8
-
-
-def a_record(np: int, cores: int = CORES, placement: str = "host") -> RunRecord:
-    return RunRecord(
-        command=["true"],
-        np=np,
-        placement=placement,
-        library=Library(flavour="gloo", version="1"),
-        host=Host(name="here", kernel="k", cpu="c", cores=cores, memory_bytes=1),
-        working_directory="/",
-        started_at=datetime.now(UTC),
-    )
+from tests.launch.records import CORES, a_record
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """How Horovod's ranks wait where they share cores."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from hvscale.core.host import available_cores
 from tests.conftest import QUICK_START, Run
 
 # A thread that yields its core does not switch voluntarily, and one that sleeps does each time.
@@ -37,7 +37,7 @@ def waits(run: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("mpi", ["gloo", "openmpi"])
 def test_ranks_that_share_cores_sleep_in_synchronize(hvscale: Run, tmp_path: Path, mpi: str) -> None:
-    np = max(2, len(os.sched_getaffinity(0)) // 2 + 1)
+    np = max(2, available_cores() // 2 + 1)
     (tmp_path / "program.py").write_text(QUICK_START + PROGRAM)
     done = hvscale("launch", "-np", np, "--mpi", mpi, "--run", "job", "--", sys.executable, "program.py")
     assert done.returncode == 0, done.stderr
