@@ -139,7 +139,7 @@ def test_a_daemon_that_finds_the_session_folder_of_a_killed_one_is_retried(
     # The daemon forks and gets an unknown number. This one believes that it is number 1.
     # Its folders are this test's own: daemons of other tests must not find the one left.
     number = f"{front}/number.so"
-    compile_number = [PROGRAMS / "mpicc", "-shared", "-fPIC", "-x", "c", "-", "-o", number]
+    compile_number = [str(PROGRAMS / "mpicc"), "-shared", "-fPIC", "-x", "c", "-", "-o", number]
     subprocess.run(compile_number, input="int getpid(void) { return 1; }", text=True, check=True)
     (front / "prted").write_text(
         f"#!{sys.executable} -S\nimport os, socket, sys\n"
