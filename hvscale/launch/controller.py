@@ -143,7 +143,7 @@ def add_rank_environment(
         if one is not None:
             environment = {**passed, processes.NP_VARIABLE: str(options.np), **record.rank_environment}
             record.rank_environment |= one(run, record, environment)
-    wait = waiting.environment(record, passed)
+    wait = waiting.environment(record, passed, flavour.has_mpi)
     if options.start_timeout is not None or flavour.has_mpi or wait:
         try:
             marker = init_marker.environment(run.path, {**passed, **record.rank_environment})

@@ -4,7 +4,6 @@
  */
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,14 +12,15 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-/* Horovod's cycle, which ends each wait, takes 1 ms by default. */
-static const struct timespec pause_between_polls = {.tv_nsec = 50 * 1000};
-static bool sleeps;
+/* Zero: no pause. */
+static struct timespec pause_between_polls;
 
 __attribute__((constructor)) static void read_setting(void)
 {
-    const char *wait = getenv("HVSCALE_WAIT");
-    sleeps = wait != NULL && strcmp(wait, "sleep") == 0;
+    const char *microseconds = getenv("HVSCALE_WAIT_MICROSECONDS");
+    long number = microseconds == NULL ? 0 : strtol(microseconds, NULL, 10);
+    if (number > 0 && number < 1000 * 1000)
+        pause_between_polls.tv_nsec = 1000 * number;
 }
 
 /* Its object is mpi_lib_v2.*.so for PyTorch, mpi_lib.*.so for TensorFlow. */
@@ -37,7 +37,7 @@ static bool belongs_to_horovod(const void *code)
 
 EXPORTED int sched_yield(void)
 {
-    if (!sleeps || !belongs_to_horovod(__builtin_return_address(0)))
+    if (pause_between_polls.tv_nsec == 0 || !belongs_to_horovod(__builtin_return_address(0)))
         return (int)syscall(SYS_sched_yield);
     nanosleep(&pause_between_polls, NULL);
     return 0;

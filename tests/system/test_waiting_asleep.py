@@ -35,23 +35,25 @@ def waits(run: Path) -> tuple[int, int]:
     return int(words[2]), int(words[5])
 
 
-@pytest.mark.parametrize("mpi", ["gloo", "openmpi"])
-def test_ranks_that_share_cores_sleep_in_synchronize(hvscale: Run, tmp_path: Path, mpi: str) -> None:
+def job_waits(hvscale: Run, folder: Path, mpi: str, *options: str) -> tuple[int, int]:
+    """What `waits` returns, of a job whose ranks share cores."""
     np = max(2, available_cores() // 2 + 1)
-    (tmp_path / "program.py").write_text(QUICK_START + PROGRAM)
-    done = hvscale("launch", "-np", np, "--mpi", mpi, "--run", "job", "--", sys.executable, "program.py")
+    (folder / "program.py").write_text(QUICK_START + PROGRAM)
+    done = hvscale("launch", "-np", np, "--mpi", mpi, *options, "--run", "job", "--", sys.executable, "program.py")
     assert done.returncode == 0, done.stderr
-    in_synchronize, in_yield = waits(tmp_path / "job")
+    return waits(folder / "job")
+
+
+@pytest.mark.parametrize(("mpi", "options"), [("gloo", ()), ("openmpi", ("--env", "HVSCALE_WAIT=sleep"))])
+def test_ranks_sleep_in_synchronize(hvscale: Run, tmp_path: Path, mpi: str, options: tuple[str, ...]) -> None:
+    in_synchronize, in_yield = job_waits(hvscale, tmp_path, mpi, *options)
     assert in_synchronize >= MANY
     assert in_yield < MANY
 
 
-def test_ranks_poll_by_request(hvscale: Run, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(QUICK_START + PROGRAM)
-    poll = ("--env", "HVSCALE_WAIT=poll")
-    done = hvscale("launch", "-np", 2, "--mpi", "openmpi", *poll, "--run", "job", "--", sys.executable, "program.py")
-    assert done.returncode == 0, done.stderr
-    assert waits(tmp_path / "job")[0] < MANY
+@pytest.mark.parametrize(("mpi", "options"), [("gloo", ("--env", "HVSCALE_WAIT=poll")), ("openmpi", ())])
+def test_ranks_poll(hvscale: Run, tmp_path: Path, mpi: str, options: tuple[str, ...]) -> None:
+    assert job_waits(hvscale, tmp_path, mpi, *options)[0] < MANY
 
 
 def test_another_wait_is_refused(hvscale: Run) -> None:
