@@ -2,8 +2,8 @@
 
 `hvd.synchronize()` polls, which takes the core from the thread of Horovod that ends the wait.
 Gloo's threads sleep until a message comes, and get the core late: on two cores, steps of four to 16
-ranks are 1.4 to 2.2 times as fast asleep. MPI's threads poll, too, so that they always run: eight
-ranks and more are about 10 % slower asleep (benchmarks/RESULTS.md).
+ranks are 1.4 to 2.2 times as fast asleep. MPI's threads poll, too, and gain nothing: steps of eight
+and 16 ranks take up to a fifth longer asleep (benchmarks/RESULTS.md).
 """
 
 import math
